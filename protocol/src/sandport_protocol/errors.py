@@ -89,10 +89,12 @@ class SandportError(Exception):
         message: One or two lines: what happened, what it means, what to do.
         retry: `now` (repeating may help at once), `later`, or `never` (something must change first).
         dispatched: Whether the effect may have happened: `no`, `yes` or `unknown`.
+        partial: What an interrupted command had produced, if the error interrupted one.
     """
 
     retry: Retry = "never"
     dispatched: Dispatched = "no"
+    partial: Partial | None = None
 
     def __init__(self, message: str, *, retry: Retry | None = None, dispatched: Dispatched | None = None) -> None:
         super().__init__(message)
@@ -113,7 +115,6 @@ class WireError(SandportError):
         code: The JSON-RPC error code.
         retry_after_s: Seconds to wait before a repeat, where the vendor said so.
         detail: The member, path or limit at fault.
-        partial: What an interrupted command had produced.
     """
 
     code: ClassVar[int] = -32603

@@ -28,7 +28,7 @@ class NotificationReceived(Struct, frozen=True, gc=False):
 class RequestEnded(Struct, frozen=True, gc=False):
     """Host side: the one outcome of a request, for its caller."""
 
-    id: Id
+    id: int
     method: str
     outcome: Outcome
     result: Raw | None = None
@@ -38,7 +38,7 @@ class RequestEnded(Struct, frozen=True, gc=False):
 class LateAnswer(Struct, frozen=True, gc=False):
     """Host side: what came after the caller had been told; the journal settles it."""
 
-    id: Id
+    id: int
     method: str
     result: Raw | None = None
     error: ErrorObject | None = None
@@ -47,7 +47,7 @@ class LateAnswer(Struct, frozen=True, gc=False):
 class HelloReceived(Struct, frozen=True, gc=False):
     """Host side: the worker's hello, checked."""
 
-    id: Id
+    id: int
     hello: InitializeResult
 
 

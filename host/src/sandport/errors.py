@@ -1,0 +1,157 @@
+"""Everything that Sandport raises at an embedder, as one tree.
+
+```text
+SandportError                        .retry: now | later | never      .dispatched: no | yes | unknown
+  UsageError                         nothing was started: the call or the configuration is wrong
+    ConfigurationInvalid               sandport.toml, an option, or a provider's config
+    ProviderUnknown                    no such provider is installed or configured
+    EnvironmentUnknown                 no such environment
+  WorkerError                        the provider's process
+    WorkerStartFailed                  it did not come up; carries its exit and the end of its log
+    WorkerCrashed                      it ended while in use; one report shared by all calls that were open
+    WorkerWedged                       it lives and does not answer
+  DeadlineExceeded                   the host's own limit for this call passed
+  CallCancelled                      the caller cancelled, and the worker said what became of it
+  LeaseLost                          this lease cannot be used any more
+  WireError                          what a provider answered: one class for each condition, see
+                                     sandport_protocol.errors (SandboxLost, CommandNotFound, QuotaExceeded, ...)
+```
+
+A result is never an error in disguise and an error never a result: exit codes belong to programs only.
+"""
+
+from __future__ import annotations
+
+from sandport_protocol.errors import (
+    AuthenticationFailed,
+    Cancelled,
+    CommandNotExecutable,
+    CommandNotFound,
+    ConfigInvalid,
+    Dispatched,
+    Internal,
+    InvalidParams,
+    InvalidRequest,
+    LeaseNotFound,
+    MethodNotFound,
+    NotAttached,
+    NotInitialized,
+    NotSupported,
+    OutputGap,
+    Overloaded,
+    ParseFailed,
+    PathNotFound,
+    PathOutsideRoot,
+    ProcessNotFound,
+    ProtocolViolation,
+    QuotaExceeded,
+    RateLimited,
+    Retry,
+    SandboxLost,
+    SandportError,
+    TooLarge,
+    Unavailable,
+    VersionMismatch,
+    WireError,
+)
+
+from .worker.report import CrashReport
+
+__all__ = [
+    "AuthenticationFailed",
+    "CallCancelled",
+    "Cancelled",
+    "CommandNotExecutable",
+    "CommandNotFound",
+    "ConfigInvalid",
+    "ConfigurationInvalid",
+    "DeadlineExceeded",
+    "EnvironmentUnknown",
+    "Internal",
+    "InvalidParams",
+    "InvalidRequest",
+    "LeaseLost",
+    "LeaseNotFound",
+    "MethodNotFound",
+    "NotAttached",
+    "NotInitialized",
+    "NotSupported",
+    "OutputGap",
+    "Overloaded",
+    "ParseFailed",
+    "PathNotFound",
+    "PathOutsideRoot",
+    "ProcessNotFound",
+    "ProtocolViolation",
+    "ProviderUnknown",
+    "QuotaExceeded",
+    "RateLimited",
+    "SandboxLost",
+    "SandportError",
+    "TooLarge",
+    "Unavailable",
+    "UsageError",
+    "VersionMismatch",
+    "WireError",
+    "WorkerCrashed",
+    "WorkerError",
+    "WorkerStartFailed",
+    "WorkerWedged",
+]
+
+
+class UsageError(SandportError):
+    """The call or the configuration is wrong; nothing was started."""
+
+
+class ConfigurationInvalid(UsageError):
+    """A configuration file, an option or a value in them is wrong; the message names it and the fix."""
+
+
+class ProviderUnknown(UsageError):
+    """No provider of this name is installed or configured."""
+
+
+class EnvironmentUnknown(UsageError):
+    """No environment of this name exists."""
+
+
+class WorkerError(SandportError):
+    """The provider's process failed, whatever it was asked.
+
+    Attributes:
+        report: How the process ended and the end of its log; None while it still runs.
+    """
+
+    retry: Retry = "later"
+
+    def __init__(self, message: str, *, report: CrashReport | None = None, dispatched: Dispatched = "no") -> None:
+        super().__init__(message, dispatched=dispatched)
+        self.report = report
+
+
+class WorkerStartFailed(WorkerError):
+    """The worker did not reach its hello, or could not get ready."""
+
+
+class WorkerCrashed(WorkerError):
+    """The worker ended while calls were open; each of them gets this error with the same report."""
+
+
+class WorkerWedged(WorkerError):
+    """The worker lives and has not answered a ping for the wedge limit; it was killed."""
+
+
+class DeadlineExceeded(SandportError):
+    """The host's limit for this call passed; a cancel was sent."""
+
+    retry: Retry = "later"
+    dispatched: Dispatched = "unknown"
+
+
+class CallCancelled(SandportError):
+    """The call was cancelled from another task; what the worker said of the effect is in `dispatched`."""
+
+
+class LeaseLost(SandportError):
+    """The lease ended: released, expired, or its sandbox is gone."""

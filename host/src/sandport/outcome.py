@@ -1,0 +1,78 @@
+"""How a command ended, and what it said.
+
+An `Outcome` exists only where the end is proven: the process's own status, each stream's end, every byte received or
+counted. Anything less is an exception with `partial`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from sandport_protocol.v1 import Ended, StreamEnd, Tree
+
+TIMED_OUT_CODE = 124
+"""What timeout(1) answers; also `sandport run`."""
+
+
+class Captured(Struct, frozen=True, kw_only=True):
+    """One stream of a command: all of it, or its head and tail with a count of what is between."""
+
+    data: bytes = b""
+    """All bytes, or the first ones where `dropped_bytes` is above 0."""
+    tail: bytes = b""
+    """The last bytes, where something was dropped."""
+    total_bytes: int = 0
+    """Everything that the command wrote, kept or not."""
+    dropped_bytes: int = 0
+    end: StreamEnd = "seen"
+    """`heldOpen`: something that the command left behind still holds the stream."""
+    spilled_to: str | None = None
+    """The file that has every byte, where one was asked for."""
+
+    def __bytes__(self) -> bytes:
+        return self.data + self.tail
+
+    def decode(self, encoding: str = "utf-8", errors: str = "replace") -> str:
+        """The text; where bytes were dropped, a line in the middle says how many."""
+        if not self.dropped_bytes:
+            return self.data.decode(encoding, errors)
+        gap = f"\n[... {self.dropped_bytes} bytes dropped ...]\n"
+        return self.data.decode(encoding, errors) + gap + self.tail.decode(encoding, errors)
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """The end of a command."""
+
+    ended: Ended
+    """`exited`, `signalled`, `timedOut` or `outOfMemory`."""
+    exit_code: int | None
+    """The program's own code; None unless it exited by itself."""
+    signal: int | None = None
+    core_dumped: bool = False
+    tree: Tree | None = None
+    """What a kill reached: `gone` is proven, `signalled` and `unreachable` are not; None where nothing was killed."""
+    stdout: Captured = Captured()
+    stderr: Captured = Captured()
+    """With a terminal everything is in `stdout`."""
+    duration_s: float = 0.0
+    """Measured where the command ran, from its start to its end."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """It ended by itself with 0."""
+        return self.ended == "exited" and self.exit_code == 0
+
+    @property
+    def shell_code(self) -> int:
+        """One number as a shell would say it: the code, 128 + the signal, 124 for timed out, 137 out of memory."""
+        if self.exit_code is not None:
+            return self.exit_code
+        if self.ended == "timedOut":
+            return TIMED_OUT_CODE
+        return 128 + (self.signal if self.signal is not None else 9)
+
+
+StreamName = Literal["stdout", "stderr", "pty"]

@@ -1,0 +1,1 @@
+"""Workers: starting one, speaking with it, watching and stopping it."""

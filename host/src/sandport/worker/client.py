@@ -1,0 +1,499 @@
+"""Calls to a worker: protocol callbacks and plain futures, no task, no thread and no lock for a call.
+
+Owns: the pairing of futures with the sans-IO connection, deadlines, cancel grace, the in-flight slots, what is written
+when. Above: sandboxes and the supervisor. Below: `HostConnection` and one transport in each direction.
+
+This is the hot path (`tests/bench` R1, R2): a call is one future, one timer and one write; when several calls are
+open, their frames go out together once a turn of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Raw, Struct
+
+from sandport_protocol import codec
+from sandport_protocol.events import (
+    HelloReceived,
+    HostEvent,
+    JunkReceived,
+    LateAnswer,
+    NotificationReceived,
+    RequestEnded,
+    ViolationFound,
+)
+from sandport_protocol.host_connection import Cause, ForbiddenNow, HostConnection, error_of
+from sandport_protocol.limits import Limits
+from sandport_protocol.methods import METHODS, Method
+from sandport_protocol.v1 import (
+    FailedParams,
+    InitializeParams,
+    InitializeResult,
+    OutputParams,
+    PingParams,
+    PingResult,
+    ProgressParams,
+    StreamName,
+)
+
+from sandport.errors import CallCancelled, DeadlineExceeded, Internal, ProtocolViolation, SandportError, WorkerCrashed
+from .report import CrashReport
+from .stderr import Level
+
+_R = TypeVar("_R", bound=Struct)
+_DIRECT_WRITES = 2
+"""Up to so many open calls are written at once; more of them wait for the end of the loop's turn and go together."""
+
+
+class OutputSink(Protocol):
+    """Where the live output of one call goes; called from the reader, so it must be quick and never wait."""
+
+    def feed(self, piece: OutputParams) -> str | None:
+        """Take a piece; answer the rule that it breaks, if it breaks one."""
+
+
+class OpenCall(Struct, gc=False):
+    """One call that was sent."""
+
+    id: int
+    method: str
+    params: Any
+    future: asyncio.Future[Raw]
+    sink: OutputSink | None = None
+    on_progress: Callable[[ProgressParams], None] | None = None
+    timer: asyncio.TimerHandle | None = None
+
+
+class WorkerClient(asyncio.Protocol):
+    """One connection to one worker, from its first byte to its end; never used again after it.
+
+    Args:
+        provider: For messages.
+        limits: What the host offers.
+        log: Where violations, junk and late answers are noted.
+        on_late: Told of a result that came after its caller was told something else, with the call's params: a create
+            that succeeded after all must be undone.
+        on_fatal: Told once why this worker cannot be used any more, while its process may still live.
+    """
+
+    def __init__(
+        self,
+        provider: str,
+        *,
+        limits: Limits,
+        log: Callable[[Level, str], None],
+        on_late: Callable[[str, Any, Raw | None], None],
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        self.provider = provider
+        self.connection = HostConnection(limits)
+        self._loop = asyncio.get_running_loop()
+        self._log = log
+        self._on_late = on_late
+        self._on_fatal = on_fatal
+        self._transport: asyncio.WriteTransport | None = None
+        self._paused = False
+        self._queue: deque[bytes] = deque()
+        self._batch: list[bytes] = []
+        self._calls: dict[int | str, OpenCall] = {}
+        self._told: dict[int | str, OpenCall] = {}
+        self._slot_waiters: deque[asyncio.Future[None]] = deque()
+        self._hello: asyncio.Future[InitializeResult] = self._loop.create_future()
+        self.ready: asyncio.Future[None] = self._loop.create_future()
+        """Done when the worker serves calls; failed when it said that it cannot."""
+        self.input_ended: asyncio.Future[None] = self._loop.create_future()
+        """Done when the worker's stdout ended."""
+        self.report: CrashReport | None = None
+        self._closed: str | None = None
+        for future in (self._hello, self.ready):
+            future.add_done_callback(_retrieve)
+
+    # -------------------------------------------------------------- the pipe
+
+    def write_to(self, transport: asyncio.WriteTransport) -> None:
+        """Set where frames go."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the worker."""
+        for event in self.connection.receive(data):
+            if event.__class__ is RequestEnded:
+                self._finish(event)
+            elif event.__class__ is NotificationReceived:
+                self._notified(event)
+            else:
+                self._other(event)
+
+    def eof_received(self) -> bool | None:
+        """The worker's stdout ended; its exit is judged by the process."""
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The reading side is closed."""
+        if not self.input_ended.done():
+            self.input_ended.set_result(None)
+
+    def pause_writing(self) -> None:
+        """The pipe is full: calls queue here, control messages still overtake them."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """The pipe has room again."""
+        self._paused = False
+        while self._queue and not self._paused:
+            self._send(self._queue.popleft())
+
+    def _write(self, frame: bytes) -> None:
+        if self._paused or self._queue:
+            self._queue.append(frame)
+        elif len(self._calls) <= _DIRECT_WRITES and not self._batch:
+            self._send(frame)
+        else:
+            if not self._batch:
+                self._loop.call_soon(self._flush)
+            self._batch.append(frame)
+
+    def _flush(self) -> None:
+        batch, self._batch = self._batch, []
+        if self._paused:
+            self._queue.extend(batch)
+        elif batch:
+            self._send(b"".join(batch) if len(batch) > 1 else batch[0])
+
+    def _control(self, frame: bytes) -> None:
+        # A cancel must not overtake the call that it is about: what waits for this turn's end goes first.
+        if self._batch and not self._paused:
+            self._flush()
+        if frame:
+            self._send(frame)
+
+    def _send(self, frame: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(frame)
+
+    # -------------------------------------------------------------- calls
+
+    @property
+    def open_methods(self) -> tuple[str, ...]:
+        """What is being waited for, oldest first."""
+        return tuple(call.method for call in self._calls.values())
+
+    async def hello(self, params: InitializeParams) -> InitializeResult:
+        """Say hello and get the worker's; afterwards `initialized` is out and `ready` will come.
+
+        Raises:
+            WireError: The worker refused, e.g. VersionMismatch.
+            ProtocolViolation: What it said was no hello.
+        """
+        _, frame = self.connection.send_request("initialize", params)
+        self._send(frame)
+        hello = await self._hello
+        self._send(self.connection.send_initialized())
+        return hello
+
+    async def begin(
+        self,
+        method: Method,
+        params: Struct,
+        *,
+        deadline_s: float | None,
+        sink: OutputSink | None = None,
+        on_progress: Callable[[ProgressParams], None] | None = None,
+    ) -> OpenCall:
+        """Send a call; wait only where too many are in flight.
+
+        Raises:
+            WorkerCrashed: The worker is gone; nothing was sent.
+            TooLarge: The params do not fit in a frame; nothing was sent.
+        """
+        if self._closed is not None:
+            raise self._gone(dispatched=False)
+        if self.connection.open_requests >= self.connection.limits.in_flight:
+            await self._slot()
+        try:
+            request_id, frame = self.connection.send_request(method.name, params)
+        except ForbiddenNow as error:
+            raise WorkerCrashed(f"the {self.provider} worker takes no calls now: {error}") from None
+        call = OpenCall(request_id, method.name, params, self._loop.create_future(), sink, on_progress)
+        self._calls[request_id] = call
+        if deadline_s is not None:
+            call.timer = self._loop.call_later(deadline_s, self.cancel, call, "deadline")
+        self._write(frame)
+        return call
+
+    async def call(
+        self,
+        method: Method,
+        params: Struct,
+        result: type[_R],
+        *,
+        deadline_s: float | None,
+        sink: OutputSink | None = None,
+    ) -> _R:
+        """One call to its one outcome.
+
+        Raises:
+            WireError: What the worker answered, by condition.
+            DeadlineExceeded: `deadline_s` passed; the worker was told to stop.
+            WorkerCrashed: The worker ended first.
+
+        Cancel: sends a cancel and waits for what the worker says, at most the cancel grace.
+        """
+        call = await self.begin(method, params, deadline_s=deadline_s, sink=sink)
+        try:
+            raw = await call.future
+        except asyncio.CancelledError:
+            await self.settle(call)
+            raise
+        return self.result_of(call, raw, result)
+
+    async def settle(self, call: OpenCall) -> Raw | SandportError:
+        """Cancel a call whose waiter was cut off, and wait (shielded, at most the cancel grace) for its outcome."""
+        import anyio
+
+        if call.future.cancelled():
+            call.future = self._loop.create_future()
+        self.cancel(call, "cancelled")
+        if call.id not in self._calls and not call.future.done():
+            return CallCancelled("the call had ended", dispatched="unknown")
+        settled: Raw | SandportError
+        with anyio.CancelScope(shield=True):
+            try:
+                settled = await call.future
+            except SandportError as error:
+                settled = error
+        return settled
+
+    def result_of(self, call: OpenCall, raw: Raw, result: type[_R]) -> _R:
+        """The typed result.
+
+        Raises:
+            ProtocolViolation: It does not fit the schema: the effect happened, what is said about it is unusable.
+        """
+        try:
+            return codec.read_as(result, raw)
+        except ValueError as error:
+            raise ProtocolViolation(
+                f"the {self.provider} worker's result of {call.method} does not fit the schema: {error}",
+                dispatched="yes",
+            ) from None
+
+    def cancel(self, call: OpenCall, cause: Cause) -> None:
+        """Interrupt a call; its future ends when the worker answers, or after the cancel grace."""
+        if call.id not in self._calls:
+            return
+        frame = self.connection.send_cancel(call.id, cause)
+        if not frame:
+            return
+        self._control(frame)
+        limits = self.connection.limits
+        if call.timer is not None:
+            call.timer.cancel()
+        call.timer = self._loop.call_later(limits.cancel_grace_ms / 1000, self._grace_is_over, call)
+
+    def _grace_is_over(self, call: OpenCall) -> None:
+        for event in self.connection.tell(call.id):
+            if isinstance(event, RequestEnded):
+                self._told[call.id] = call
+                self._finish(event)
+                call.timer = self._loop.call_later(self.connection.limits.wedge_ms / 1000, self._never_ended, call)
+
+    def _never_ended(self, call: OpenCall) -> None:
+        if call.id in self._told:
+            self._on_fatal(f"{call.method} did not end within the wedge limit after its cancel")
+
+    async def ping(self, *, deadline_s: float) -> PingResult:
+        """Ask whether the worker lives, and find answers that were lost.
+
+        Raises:
+            DeadlineExceeded: No pong in time.
+        """
+        call = await self.begin(METHODS["ping"], PingParams(), deadline_s=None)
+        try:
+            async with asyncio.timeout(deadline_s):
+                raw = await call.future
+        except TimeoutError:
+            raise DeadlineExceeded(f"the {self.provider} worker did not answer a ping in {deadline_s:g} s") from None
+        return codec.read_as(PingResult, raw)
+
+    def give_credit(self, call: OpenCall, stream: StreamName, size: int) -> None:
+        """Tell the worker that the consumer took so many bytes."""
+        if call.id in self._calls:
+            self._control(self.connection.send_credit(call.id, stream, size))
+
+    async def _slot(self) -> None:
+        while self.connection.open_requests >= self.connection.limits.in_flight and self._closed is None:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._slot_waiters.append(waiter)
+            await waiter
+        if self._closed is not None:
+            raise self._gone(dispatched=False)
+
+    # -------------------------------------------------------------- events
+
+    def _finish(self, event: RequestEnded) -> None:
+        call = self._calls.pop(event.id, None)
+        if self._slot_waiters:
+            self._wake_slot()
+        if call is None:
+            if event.method == "initialize" and not self._hello.done():
+                self._hello.set_exception(error_of(event) or self._gone(dispatched=False))
+            return
+        if call.timer is not None:
+            call.timer.cancel()
+            call.timer = None
+        future = call.future
+        if future.done():
+            return
+        if event.outcome == "result":
+            assert event.result is not None  # the connection pairs them
+            future.set_result(event.result)
+            return
+        future.set_exception(self._error(event))
+        # An error that nobody waits for any more is not a fault of the program.
+        future.add_done_callback(_retrieve)
+
+    def _error(self, event: RequestEnded) -> Exception:
+        stated = error_of(event)
+        if event.outcome == "crashed":
+            return self._gone(dispatched=True)
+        if event.outcome == "error":
+            return stated or Internal(f"the {self.provider} worker failed {event.method} without saying why")
+        said = f"; the worker says: {stated}" if stated else "; the worker has not answered the cancel yet"
+        dispatched = stated.dispatched if isinstance(stated, SandportError) else "unknown"
+        error: SandportError
+        if event.outcome == "deadline":
+            error = DeadlineExceeded(
+                f"{event.method} passed the host's deadline and was cancelled{said}", dispatched=dispatched
+            )
+        else:
+            error = CallCancelled(f"{event.method} was cancelled{said}", dispatched=dispatched)
+        error.partial = stated.partial if isinstance(stated, SandportError) else None
+        return error
+
+    def _notified(self, event: NotificationReceived) -> None:
+        if event.method == "output":
+            try:
+                piece = codec.read_as(OutputParams, event.params)
+            except ValueError as error:
+                self._violated(f"unreadable output: {error}", bytes(event.params)[:120])
+                return
+            call = self._calls.get(piece.id)
+            if call is None or call.sink is None:
+                return  # ended or told already: what comes late is dropped, the counts are in the result
+            broken = call.sink.feed(piece)
+            if broken is not None:
+                self._violated(f"output of {call.method}: {broken}", b"")
+                self._break(call, broken)
+        elif event.method == "ready":
+            if not self.ready.done():
+                self.ready.set_result(None)
+        elif event.method == "failed":
+            self._failed(event)
+        elif event.method == "progress":
+            self._progressed(event)
+
+    def _break(self, call: OpenCall, rule: str) -> None:
+        """A process that breaks the rules of its output loses itself only, not the worker."""
+        if not call.future.done():
+            call.future.set_exception(
+                ProtocolViolation(f"the {self.provider} worker broke the rules of output: {rule}", dispatched="yes")
+            )
+            call.future.add_done_callback(_retrieve)
+        call.sink = None
+        self.cancel(call, "cancelled")
+
+    def _failed(self, event: NotificationReceived) -> None:
+        try:
+            message = codec.read_as(FailedParams, event.params).message
+        except ValueError:
+            message = "it did not say why in a readable way"
+        if not self.ready.done():
+            self.ready.set_exception(Internal(f"the {self.provider} provider cannot serve: {message}"))
+
+    def _progressed(self, event: NotificationReceived) -> None:
+        try:
+            progress = codec.read_as(ProgressParams, event.params)
+        except ValueError as error:
+            self._violated(f"unreadable progress: {error}", bytes(event.params)[:120])
+            return
+        call = self._calls.get(progress.id)
+        if call is not None and call.on_progress is not None:
+            call.on_progress(progress)
+
+    def _other(self, event: HostEvent) -> None:
+        if isinstance(event, HelloReceived):
+            if not self._hello.done():
+                self._hello.set_result(event.hello)
+        elif isinstance(event, ViolationFound):
+            self._violated(event.rule, event.sample, fatal=event.fatal)
+        elif isinstance(event, JunkReceived):
+            sample = event.line[:200].decode("utf-8", "backslashreplace")
+            self._log("warning", f"stdout before the hello is tolerated, but it belongs to the wire: {sample!r}")
+        elif isinstance(event, LateAnswer):
+            call = self._told.pop(event.id, None)
+            if call is None:
+                return
+            if call.timer is not None:
+                call.timer.cancel()
+            if event.error is None or event.result is not None:
+                self._on_late(event.method, call.params, event.result)
+
+    def _violated(self, rule: str, sample: bytes, *, fatal: bool = False) -> None:
+        shown = f"; it began with {sample.decode('utf-8', 'backslashreplace')!r}" if sample else ""
+        hint = "; stdout is reserved for the wire, print to stderr" if "JSON" in rule else ""
+        self._log("error" if fatal else "warning", f"protocol violation: {rule}{shown}{hint}")
+        if fatal:
+            if not self._hello.done():
+                self._hello.set_exception(ProtocolViolation(f"the {self.provider} worker: {rule}{shown}{hint}"))
+            self._on_fatal(f"protocol violation: {rule}")
+        elif self.connection.phase == "serving" and self._closed is None:
+            # The line may have been an answer: the pong will tell whose.
+            call_id, frame = self.connection.send_request("ping", PingParams())
+            self._calls[call_id] = OpenCall(call_id, "ping", None, self._loop.create_future())
+            self._control(frame)
+
+    # -------------------------------------------------------------- the end
+
+    def close(self, report: CrashReport | None, reason: str) -> None:
+        """The worker is gone: every open call ends now, every later one fails at once."""
+        if self._closed is not None:
+            return
+        self._closed = reason
+        self.report = report
+        for event in self.connection.crash():
+            if isinstance(event, RequestEnded):
+                self._finish(event)
+        error = self._gone(dispatched=False)
+        for future in (self._hello, self.ready):
+            if not future.done():
+                future.set_exception(error)
+        for call in self._told.values():
+            if call.timer is not None:
+                call.timer.cancel()
+        self._told.clear()
+        while self._slot_waiters:
+            self._wake_slot()
+
+    def _wake_slot(self) -> None:
+        while self._slot_waiters:
+            waiter = self._slot_waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _gone(self, *, dispatched: bool) -> WorkerCrashed:
+        report = self.report
+        what = report.summary() if report is not None else f"the {self.provider} worker: {self._closed or 'gone'}"
+        mark = f" [crash {report.id}]" if report is not None else ""
+        return WorkerCrashed(what + mark, report=report, dispatched="unknown" if dispatched else "no")
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Mark a failure as seen: it is told through another way, or nobody is there any more."""
+    if not future.cancelled():
+        future.exception()
