@@ -103,6 +103,78 @@ def test_an_interpreter_that_is_too_old_is_refused_by_name(copied_tree: Path, tm
     assert "python3.8 is not a Python 3.11 or newer" in done.stderr
 
 
+@pytest.fixture
+def ready_tree(copied_tree: Path) -> Path:
+    """A checkout that is set up, with an interpreter that prints what it is asked to run."""
+    (copied_tree / ".venv" / "bin").mkdir(parents=True)
+    program(copied_tree / ".venv" / "bin" / "python", "printf '<%s>' \"$@\"")
+    manifests = ["constraints.txt", "pyproject.toml"]
+    listed = re.search(r'^members="(.*)"$', DEV, re.MULTILINE)
+    assert listed
+    manifests += [f"{folder}/pyproject.toml" for folder in listed[1].split()]
+    content = b"".join((copied_tree / name).read_bytes() for name in manifests)
+    checksum = subprocess.run(["cksum"], input=content, capture_output=True, check=True).stdout.decode().strip()
+    (copied_tree / ".venv" / ".stamp").write_text(f"{copied_tree} {checksum}\n", encoding="utf-8")
+    return copied_tree
+
+
+def test_a_tree_that_is_set_up_starts_at_once(ready_tree: Path) -> None:
+    done = run_dev("demo", "--keep", root=ready_tree, PYTHON="")
+    assert (done.stdout, done.stderr) == ("<examples/demo/run.py><--keep>", "")
+
+
+def test_fast_leaves_out_the_slow_tests_and_the_rest_goes_to_pytest(ready_tree: Path) -> None:
+    done = run_dev("test", "--fast", "host/tests", "-k", "a lease", root=ready_tree, PYTHON="")
+    assert done.stdout == "<-m><pytest><-m><not slow><host/tests><-k><a lease>"
+
+
+@pytest.mark.parametrize("changed", ["constraints.txt", "pyproject.toml", "host/pyproject.toml"])
+def test_a_changed_pin_or_manifest_is_installed_before_anything_runs(ready_tree: Path, changed: str) -> None:
+    with (ready_tree / changed).open("a", encoding="utf-8") as file:
+        file.write("\n# changed\n")
+    done = run_dev("test", root=ready_tree, PYTHON="")
+    assert "installing the pinned dependencies" in done.stderr
+
+
+@pytest.fixture
+def needy_tree(ready_tree: Path) -> Path:
+    """A checkout whose tests need a program that no machine has; apt-get and sudo only print what they are told."""
+    dev = ready_tree / "dev"
+    table = 'system_packages="no-such-program the-package\nsh dash"'
+    text = re.sub(r'^system_packages="[^"]*"$', table, DEV, flags=re.MULTILINE)
+    assert text != DEV
+    dev.write_text(text, encoding="utf-8")
+    (ready_tree / "bin").mkdir()
+    program(ready_tree / "bin" / "apt-get", 'echo "apt-get $*"')
+    return ready_tree
+
+
+def on_debian() -> bool:
+    release = Path("/etc/os-release")
+    return release.is_file() and "debian" in release.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("user", "sudo", "installs"),
+    [("0", "exit 1", True), ("1000", 'shift; "$@"', True), ("1000", "exit 1", False)],
+    ids=["root", "sudo without a password", "sudo with a password"],
+)
+def test_a_missing_system_package_is_installed_or_the_one_command_is_printed(
+    needy_tree: Path, user: str, sudo: str, *, installs: bool
+) -> None:
+    program(needy_tree / "bin" / "id", f"echo {user}")
+    program(needy_tree / "bin" / "sudo", sudo)
+    done = run_dev("test", root=needy_tree, PYTHON="", PATH=f"{needy_tree}/bin:/usr/bin:/bin")
+    if installs and on_debian():
+        assert "apt-get install -y --no-install-recommends the-package -q\n" in done.stderr
+        assert done.stdout == "<-m><pytest>"
+    else:
+        install = "apt-get install -y --no-install-recommends the-package"
+        prefix = "" if user == "0" else "sudo "
+        assert done.stderr == f"dev: the tests need the-package; run: {prefix}{install}\n"
+        assert done.returncode != 0
+
+
 @pytest.mark.parametrize(
     ("failing", "status"), [("none", 0), ("check", 1), ("test", 1)], ids=["all pass", "check", "test"]
 )
