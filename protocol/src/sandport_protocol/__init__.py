@@ -5,4 +5,7 @@ exceptions that both sides raise, `methods` the table of what exists. SPEC.md is
 the same for other languages.
 """
 
+__all__ = ("__version__",)
+
 __version__ = "0.1.0"
+"""Of this distribution; the protocol's own version is a number of its own (`versions.SUPPORTED`)."""

@@ -1,28 +1,29 @@
 """Lines to envelopes and structs to lines.
 
-Reading never raises anything but `Unreadable`; writing refuses what is not JSON (NaN and the infinities).
+Reading never raises anything but `Unreadable`. The encoder turns NaN and the infinities into null without a word: where
+a value is free-form, `refuse_non_finite` finds them before.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, TypeVar
 
 from msgspec import DecodeError, Raw, Struct, ValidationError, to_builtins
 from msgspec.json import Decoder, Encoder
 
 from .envelope import Incoming
-from .errors import ErrorData, ErrorObject, Internal, TooLarge
+from .errors import Detail, ErrorData, ErrorObject, Internal, TooLarge
 
 _T = TypeVar("_T")
 
 _encoder = Encoder()
 _incoming = Decoder(Incoming)
 _error = Decoder(ErrorObject)
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _ONE_KIND_OF_BRACKET = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKET = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_WHITE_SPACE = b" \t\r"
+"""What JSON counts as white space, less the line feed that ends a frame."""
 
 
 class _LooseError(Struct, frozen=True):
@@ -45,19 +46,26 @@ class Unreadable(Exception):
 
 
 def deeper_than(line: bytes, depth: int) -> bool:
-    """Whether arrays and objects nest deeper than `depth`; exact for valid JSON, bounded work for anything else.
+    """Whether more than `depth` arrays and objects are open at once anywhere; bounded work for any bytes at all.
 
     Brackets inside strings do not count. Each pass over what is left takes away the innermost level, at the speed of
     `bytes.replace`.
     """
     if line.count(b"[") + line.count(b"{") <= depth:
         return False
-    left = _STRING.sub(b"", line).translate(_ONE_KIND_OF_BRACKET, _NO_BRACKET)
+    # Without its escapes a line has quotes only where strings begin and end: every other piece is outside of them.
+    # One pass each, also for a string that never ends; a pattern with a start at each quote would be quadratic there.
+    outside = line.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
+    left = b"".join(outside).translate(_ONE_KIND_OF_BRACKET, _NO_BRACKET)
+    if b"[" * (depth + 1) in left:
+        return True
+    # What is never closed counts as nested too, and a closing bracket too many counts as nothing.
+    left += b"]" * left.count(b"[")
     for _ in range(depth):
-        if not left:
+        if b"[" not in left:
             return False
         left = left.replace(b"[]", b"")
-    return bool(left)
+    return b"[" in left
 
 
 def read(line: bytes, *, depth: int) -> Incoming:
@@ -66,21 +74,32 @@ def read(line: bytes, *, depth: int) -> Incoming:
     Raises:
         Unreadable: It breaks a rule of the wire, which the exception names.
     """
-    if line.count(b"[") + line.count(b"{") > depth and deeper_than(line, depth):
-        raise Unreadable(f"nested deeper than {depth} levels", parse=True, fatal=True)
+    if deeper_than(line, depth):
+        raise Unreadable(f"nested deeper than {depth} levels (limits.depth)", parse=True, fatal=True)
+    if not line.isascii():
+        # The decoder looks only at the strings that it makes; params and results it passes over as they are.
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            raise Unreadable(f"not UTF-8 (byte {error.start})", parse=True) from None
     try:
         message = _incoming.decode(line)
     except ValidationError as error:
-        if line.lstrip()[:1] == b"[":
+        if line.lstrip(_WHITE_SPACE)[:1] == b"[":
             raise Unreadable("a batch; send one message a line", parse=False) from None
         raise Unreadable(f"not a JSON-RPC 2.0 message: {error}", parse=False) from None
     except (DecodeError, ValueError) as error:
         raise Unreadable(f"not JSON: {error}", parse=True) from None
     except RecursionError:
-        raise Unreadable(f"nested deeper than {depth} levels", parse=True, fatal=True) from None
+        raise Unreadable(f"nested deeper than {depth} levels (limits.depth)", parse=True, fatal=True) from None
     if message.jsonrpc != "2.0":
         raise Unreadable('not a JSON-RPC 2.0 message: "jsonrpc" must be "2.0"', parse=False)
     return message
+
+
+def is_blank(line: bytes) -> bool:
+    """Whether there is nothing in a line but white space."""
+    return not line.strip(_WHITE_SPACE)
 
 
 def read_error(raw: Raw) -> ErrorObject | None:
@@ -148,7 +167,11 @@ def refuse_non_finite(value: Any) -> None:
 
 def too_large(limit: int, what: str) -> ErrorObject:
     """The error for an answer that the peer could not read."""
-    return TooLarge(f"{what} is larger than the {limit} bytes of a frame", dispatched="yes").to_wire()
+    return TooLarge(
+        f"{what} is larger than the {limit} bytes of a frame",
+        dispatched="yes",
+        detail=Detail(field="limits.frameBytes", limit=limit),
+    ).to_wire()
 
 
 def internal(message: str) -> ErrorObject:

@@ -52,7 +52,7 @@ class HelloReceived(Struct, frozen=True, gc=False):
 
 
 class ReplyDue(Struct, frozen=True, gc=False):
-    """Worker side: a whole frame that the connection itself answers; write it now, before anything else."""
+    """Worker side: a whole frame that the connection itself answers; write it next, after the frames made before it."""
 
     frame: bytes
 

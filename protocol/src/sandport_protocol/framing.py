@@ -6,13 +6,18 @@ before the line feed need no care, JSON counts them as white space.
 
 from __future__ import annotations
 
+_SMALL_BYTES = 4096
+"""A chunk below this is added to a buffer; as an object of its own it could cost many times its bytes."""
+_SAMPLE_BYTES = 64
+"""How much of a line that is too long is kept, for the message."""
+
 
 class LineSplitter:
     """Cuts a stream of bytes into lines, holding at most one unfinished line and never more than the ceiling."""
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | bytearray] = []
         self._length = 0
         self.overflow: bytes | None = None
         """The first bytes of the line that passed the ceiling; nothing is read after it."""
@@ -29,30 +34,37 @@ class LineSplitter:
         lines = data.split(b"\n")
         tail = lines.pop()
         if self._parts:
-            if lines:
-                self._parts.append(lines[0])
-                lines[0] = b"".join(self._parts)
-                self._parts = []
-                self._length = 0
-            else:
-                self._parts.append(tail)
-                self._length += len(tail)
-                if self._length > self.max_frame_bytes:
-                    self._overflow(b"".join(self._parts))
+            if not lines:
+                self._hold(tail)
                 return []
+            if self._length + len(lines[0]) > self.max_frame_bytes:
+                self._hold(lines[0])
+                return []
+            self._parts.append(lines[0])
+            lines[0] = b"".join(self._parts)
+            self._parts = []
+            self._length = 0
         ceiling = self.max_frame_bytes
         for number, line in enumerate(lines):
             if len(line) > ceiling:
-                self._overflow(line)
+                self._hold(line)
                 return lines[:number]
-        if tail:
-            self._parts = [tail]
-            self._length = len(tail)
-            if self._length > ceiling:
-                self._overflow(tail)
+        self._hold(tail)
         return lines
 
-    def _overflow(self, line: bytes) -> None:
-        self.overflow = bytes(line[: min(64, self.max_frame_bytes)])
-        self._parts = []
-        self._length = 0
+    def _hold(self, piece: bytes) -> None:
+        """Keep a piece of the unfinished line: as it is where it is large, so that it is copied once, in the join."""
+        if not piece:
+            return
+        self._length += len(piece)
+        if self._length > self.max_frame_bytes:
+            parts = [*self._parts[:_SAMPLE_BYTES], piece]  # none is empty: these have the first bytes
+            self.overflow = b"".join(part[:_SAMPLE_BYTES] for part in parts)[:_SAMPLE_BYTES]
+            self._parts = []
+            self._length = 0
+        elif len(piece) >= _SMALL_BYTES:
+            self._parts.append(piece)
+        elif self._parts and isinstance(self._parts[-1], bytearray):
+            self._parts[-1] += piece
+        else:
+            self._parts.append(bytearray(piece))

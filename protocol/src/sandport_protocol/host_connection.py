@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from . import codec
 from .envelope import Incoming, Notification, Request
-from .errors import Cancelled, ErrorData, ErrorObject, ProtocolViolation, TooLarge, VersionMismatch, from_wire
+from .errors import Cancelled, Detail, ErrorData, ErrorObject, ProtocolViolation, TooLarge, VersionMismatch, from_wire
 from .events import (
     HelloReceived,
     HostEvent,
@@ -62,6 +62,9 @@ class _Open(Struct, gc=False):
 class HostConnection:
     """Bytes in, events out; commands in, bytes out. Knows no clock and no pipe.
 
+    Frames go on the pipe in the order in which they were made here. What is to be overtaken is made late: a pong says
+    which of the calls before it the worker has, and a ping that overtook a call would prove that call lost.
+
     Ids are integers that count up from 1, so "sent before" is a comparison.
     """
 
@@ -69,7 +72,9 @@ class HostConnection:
         self.phase: Phase = NEW
         self.limits = limits
         """Those that the host offers; from the hello on, those in force."""
+        # What the worker sends is held against our own ceilings, what we send against the agreed ones.
         self._splitter = LineSplitter(limits.frame_bytes)
+        self._depth = limits.depth
         self._open: dict[int, _Open] = {}
         self._last_id = 0
         self._offered: InitializeParams | None = None
@@ -101,10 +106,12 @@ class HostConnection:
             raise ForbiddenNow(f"{method} is not allowed while the connection is {self.phase}")
         request_id = self._last_id + 1
         frame = codec.write(Request(request_id, method, params))
-        if len(frame) > self.limits.frame_bytes:
+        limit = self.limits.frame_bytes
+        if len(frame) - 1 > limit:  # the line feed does not count
             raise TooLarge(
-                f"the params of {method} take {len(frame)} bytes; a frame holds {self.limits.frame_bytes}",
+                f"the params of {method} take {len(frame) - 1} bytes; a frame holds {limit}",
                 dispatched="no",
+                detail=Detail(field="limits.frameBytes", limit=limit),
             )
         if kind == "initialize":
             if not isinstance(params, InitializeParams):
@@ -137,9 +144,11 @@ class HostConnection:
             return b""
         first = entry.state == OPEN
         entry.state, _ = REQUEST_MOVES[entry.state, "cancel"]
-        if not first or (self.phase, "control") not in MOVES:
+        if not first:
             return b""
         entry.cause = cause
+        if (self.phase, "control") not in MOVES:
+            return b""  # the hello and what stands beside it cannot be interrupted, only told
         return codec.write(Notification("cancel", CancelParams(id=request_id)))
 
     def tell(self, request_id: int) -> list[HostEvent]:
@@ -177,9 +186,9 @@ class HostConnection:
 
     def _receive_line(self, line: bytes, events: list[HostEvent]) -> None:
         try:
-            message = codec.read(line, depth=self.limits.depth)
+            message = codec.read(line, depth=self._depth)
         except codec.Unreadable as error:
-            if line.strip():
+            if not codec.is_blank(line):
                 self._unreadable(line, error, events)
             return
         if message.method.__class__ is str:
@@ -222,7 +231,7 @@ class HostConnection:
     def _receive_note(self, message: Incoming, line: bytes, events: list[HostEvent]) -> None:
         method = message.method
         assert isinstance(method, str)
-        if message.id.__class__ is int or message.id.__class__ is str:
+        if message.id is not UNSET:
             self._violate(events, f"a worker does not call its host ({method})", line)
         elif method not in _WORKER_NOTES:
             return  # unknown notifications are ignored: a newer worker may send them
@@ -248,9 +257,9 @@ class HostConnection:
         self._move("initialize.result")
         self.hello = hello
         self.limits = agree(offered.limits, hello.limits)
-        # What the worker sends is held against our own ceiling, what we send against the agreed one.
-        del self._open[request_id]
-        events.append(HelloReceived(request_id, hello))
+        ended = self._end(request_id, entry, "result", result=raw)
+        # A hello that comes after its caller was told something else is an answer like any other that is late.
+        events.append(HelloReceived(request_id, hello) if isinstance(ended, RequestEnded) else ended)
 
     def _receive_pong(self, request_id: int, entry: _Open, raw: Raw, line: bytes, events: list[HostEvent]) -> None:
         try:

@@ -42,6 +42,12 @@ class Limits(Struct, frozen=True, kw_only=True, rename="camel"):
     orphan_grace_ms: int = 30_000
     """A sandbox on the worker's machine survives its worker for so long, so that a new one can attach."""
 
+    def __post_init__(self) -> None:
+        for name, wire_name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
+            least = 0 if name.endswith("_ms") or name == "junk_bytes" else 1
+            if getattr(self, name) < least:
+                raise ValueError(f"limits.{wire_name} must be at least {least}")
+
 
 DEFAULTS = Limits()
 

@@ -29,6 +29,10 @@ Tree = Literal["gone", "signalled", "unreachable"]
 """What a kill reached: everything, proven; the group that was made; or nothing that could be confirmed."""
 
 
+def _no_members() -> Raw:
+    return Raw(b"{}")
+
+
 class Member(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Base of everything inside a message."""
 
@@ -67,7 +71,7 @@ class ProviderInfo(Member, frozen=True, kw_only=True):
     name: str
     version: str
     display_name: str = ""
-    config_schema: Raw = Raw(b"{}")
+    config_schema: Raw = field(default_factory=_no_members)
     """JSON Schema of `config`; `format: "secret-ref"` marks a secret."""
 
 
@@ -132,14 +136,14 @@ class Issue(Member, frozen=True, kw_only=True):
 class ValidateConfigParams(Params, frozen=True, kw_only=True):
     """Look at a config without touching anything outside."""
 
-    config: Raw = Raw(b"{}")
+    config: Raw = field(default_factory=_no_members)
     secrets: dict[str, str] = {}
 
 
 class ValidateConfigResult(Result, frozen=True, kw_only=True):
     """A config in its normal form, or what is wrong with it."""
 
-    config: Raw = Raw(b"{}")
+    config: Raw = field(default_factory=_no_members)
     """The config with every default filled in; without secrets."""
     issues: tuple[Issue, ...] = ()
     """Empty when the config is good."""
@@ -148,7 +152,7 @@ class ValidateConfigResult(Result, frozen=True, kw_only=True):
 class ProbeParams(Params, frozen=True, kw_only=True):
     """Find out whether sandboxes could be had, creating nothing."""
 
-    config: Raw = Raw(b"{}")
+    config: Raw = field(default_factory=_no_members)
     secrets: dict[str, str] = {}
 
 
@@ -183,7 +187,7 @@ class AcquireLeaseParams(Params, frozen=True, kw_only=True):
     """Create one sandbox; the id serves this one create and is never sent twice."""
 
     sandbox_id: str
-    config: Raw = Raw(b"{}")
+    config: Raw = field(default_factory=_no_members)
     secrets: dict[str, str] = {}
     egress: Egress | None = None
     """The grant; None where the embedder asks for nothing in particular."""
@@ -223,7 +227,7 @@ class AttachLeaseParams(Params, frozen=True, kw_only=True):
 
     sandbox_id: str
     handle: str
-    config: Raw = Raw(b"{}")
+    config: Raw = field(default_factory=_no_members)
     secrets: dict[str, str] = {}
 
     def __post_init__(self) -> None:
@@ -242,10 +246,15 @@ class AttachLeaseResult(Result, frozen=True, kw_only=True):
 class ListLeasesParams(Params, frozen=True, kw_only=True):
     """Everything of this store that the vendor has, or one sandbox by its id."""
 
-    config: Raw = Raw(b"{}")
+    config: Raw = field(default_factory=_no_members)
     secrets: dict[str, str] = {}
     sandbox_id: str | None = None
     cursor: str | None = None
+    """`nextCursor` of the page before."""
+
+    def __post_init__(self) -> None:
+        if self.sandbox_id is not None:
+            check_sandbox_id(self.sandbox_id)
 
 
 class ListedLease(Member, frozen=True, kw_only=True):
@@ -262,6 +271,7 @@ class ListLeasesResult(Result, frozen=True, kw_only=True):
 
     leases: tuple[ListedLease, ...] = ()
     next_cursor: str | None = None
+    """None on the last page."""
 
 
 class DestroyLeaseParams(Params, frozen=True, kw_only=True):

@@ -7,12 +7,13 @@ serve loop of an SDK. Below: framing and codec.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from msgspec import Raw, Struct
 
 from . import codec
 from .envelope import Failure, Id, Incoming, Notification, Success
-from .errors import CONDITIONS, ErrorData, ErrorObject, InvalidRequest, ParseFailed, Retry
+from .errors import CONDITIONS, Detail, ErrorData, ErrorObject, InvalidRequest, ParseFailed, Retry
 from .events import NotificationReceived, ReplyDue, RequestReceived, ViolationFound, WorkerEvent
 from .framing import LineSplitter
 from .limits import DEFAULTS, Limits
@@ -35,13 +36,19 @@ class NotOpen(Exception):
 
 
 class WorkerConnection:
-    """Bytes in, events out; answers in, bytes out. Knows no clock and no pipe."""
+    """Bytes in, events out; answers in, bytes out. Knows no clock and no pipe.
+
+    Frames go on the pipe in the order in which they were made here. What is to be overtaken is made late: a pong that
+    overtook an answer would prove that answer lost, since it no longer lists the id.
+    """
 
     def __init__(self, limits: Limits = DEFAULTS) -> None:
         self.phase: Phase = NEW
         self.limits = limits
         """This side's own; set to the agreed ones by `negotiated`."""
+        # What the host sends is held against our own ceilings, what we send against the agreed ones.
         self._splitter = LineSplitter(limits.frame_bytes)
+        self._depth = limits.depth
         self._open: dict[Id, str] = {}
         self._methods: frozenset[str] = frozenset()
 
@@ -67,29 +74,27 @@ class WorkerConnection:
         Raises:
             NotOpen: The id was answered already.
         """
-        method = self._take(request_id)
+        method = self._method_of(request_id)
         frame = codec.write(Success(request_id, result))
-        if len(frame) > self.limits.frame_bytes:
-            error = codec.too_large(self.limits.frame_bytes, f"the result of {method}")
-            frame = codec.write(Failure(request_id, error))
-        self._open.pop(request_id)
-        if method == "initialize":
-            self.phase = MOVES[self.phase, "initialize.result"]
-        return frame
+        if self._fits(frame):
+            self._settle(request_id, method, "initialize.result")
+            return frame
+        return self.send_error(request_id, codec.too_large(self.limits.frame_bytes, f"the result of {method}"))
 
     def send_error(self, request_id: Id, error: ErrorObject) -> bytes:
-        """The frame of an error.
+        """The frame of an error; without what an interrupted command had produced where that would not fit.
 
         Raises:
             NotOpen: The id was answered already.
         """
-        method = self._take(request_id)
+        method = self._method_of(request_id)
         frame = codec.write(Failure(request_id, error))
-        if len(frame) > self.limits.frame_bytes:
-            frame = codec.write(Failure(request_id, _without_partial(error)))
-        self._open.pop(request_id)
-        if method == "initialize":
-            self.phase = MOVES[self.phase, "initialize.error"]
+        if not self._fits(frame):
+            detail = error.data.detail if error.data is not None else None
+            frame = codec.write(Failure(request_id, _shortened(error, detail)))
+        if not self._fits(frame):
+            frame = codec.write(Failure(request_id, _shortened(error, None)))
+        self._settle(request_id, method, "initialize.error")
         return frame
 
     def send_output(self, params: OutputParams) -> bytes:
@@ -120,9 +125,9 @@ class WorkerConnection:
 
     def _receive_line(self, line: bytes, events: list[WorkerEvent]) -> None:
         try:
-            message = codec.read(line, depth=self.limits.depth)
+            message = codec.read(line, depth=self._depth)
         except codec.Unreadable as error:
-            if not line.strip():
+            if codec.is_blank(line):
                 return
             condition = ParseFailed if error.parse else InvalidRequest
             answer = ErrorObject(condition.code, error.rule, ErrorData(condition=condition.__name__, dispatched="no"))
@@ -149,18 +154,18 @@ class WorkerConnection:
         assert isinstance(request_id, int | str)
         assert isinstance(method, str)
         if request_id in self._open:
-            self._refuse(events, request_id, "InvalidRequest", f"id {request_id!r} is open already")
+            self._refuse(events, request_id, "InvalidRequest", f"id {request_id!r:.80} is open already")
             return
         kind: Kind = _KINDS.get(method, "call")
         phase = MOVES.get((self.phase, kind))
         if phase is None:
             condition = REFUSALS[self.phase]
-            if kind == "initialize":
-                condition, why = "InvalidRequest", "the hello was said already; the first one holds"
-            elif self.phase == DRAINING:
+            if self.phase == DRAINING:
                 why = "the worker is shutting down"
+            elif kind == "initialize":
+                condition, why = "InvalidRequest", "the hello was said already; the first one holds"
             else:
-                why = f"{method} before the hello was done"
+                why = f"{method:.80} before the hello was done"
             self._refuse(events, request_id, condition, why)
             return
         if method == "ping":
@@ -168,7 +173,7 @@ class WorkerConnection:
             return
         if kind == "call":
             if method not in self._methods:
-                why = f"{method[:80]} is not one of the supportedMethods of this worker"
+                why = f"{method:.80} is not one of the supportedMethods of this worker"
                 self._refuse(events, request_id, "MethodNotFound", why)
                 return
             if len(self._open) >= self.limits.in_flight:
@@ -192,11 +197,20 @@ class WorkerConnection:
         self.phase = phase
         events.append(NotificationReceived(method, message.params))
 
-    def _take(self, request_id: Id) -> str:
+    def _method_of(self, request_id: Id) -> str:
         method = self._open.get(request_id)
         if method is None:
             raise NotOpen(f"id {request_id!r} is not open")
         return method
+
+    def _settle(self, request_id: Id, method: str, kind: Literal["initialize.result", "initialize.error"]) -> None:
+        del self._open[request_id]
+        if method == "initialize":
+            # A hello that is answered after the end of input changes nothing any more.
+            self.phase = MOVES.get((self.phase, kind), self.phase)
+
+    def _fits(self, frame: bytes) -> bool:
+        return len(frame) - 1 <= self.limits.frame_bytes  # the line feed does not count
 
     @staticmethod
     def _refuse(events: list[WorkerEvent], request_id: Id, condition: str, why: str) -> None:
@@ -208,13 +222,14 @@ def _object(condition: str, message: str) -> ErrorObject:
     return ErrorObject(_CODES[condition], message, ErrorData(condition=condition, retry=retry, dispatched="no"))
 
 
-def _without_partial(error: ErrorObject) -> ErrorObject:
+def _shortened(error: ErrorObject, detail: Detail | None) -> ErrorObject:
+    """The same failure without what may be long."""
     data = error.data or ErrorData()
     kept = ErrorData(
         condition=data.condition,
         retry=data.retry,
         retry_after_ms=data.retry_after_ms,
         dispatched=data.dispatched,
-        detail=data.detail,
+        detail=detail,
     )
     return ErrorObject(error.code, error.message[:4096], kept)
