@@ -73,7 +73,7 @@ def test_the_home_is_where_the_variables_say(
 
 def test_on_macos_the_home_is_in_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert home_path({"HOME": "/Users"}) == Path("/Users/Library/Application Support/sandport")
+    assert home_path({"HOME": "/h"}) == Path("/h/Library/Application Support/sandport")
 
 
 def test_looking_up_the_home_makes_nothing(tmp_path: Path) -> None:
