@@ -97,3 +97,15 @@ def test_a_provider_announces_the_module_that_the_host_starts(dist: Member) -> N
     assert entry_points == {"sandport.providers": {name: dist.package}}
     assert (dist.source / "__init__.py").read_text(encoding="utf-8").strip() == "", "finding it must import nothing"
     assert (dist.source / "__main__.py").is_file()
+
+
+def test_a_version_that_code_states_is_the_one_in_its_manifest() -> None:
+    """Code states it a second time, because reading it from the installed metadata costs each start."""
+    stated = {
+        (path.relative_to(ROOT).as_posix(), version, load_toml(dist.path / "pyproject.toml")["project"]["version"])
+        for dist in MEMBERS
+        for path in dist.source.rglob("*.py")
+        for version in re.findall(r'^__version__\b.*= "(.+)"$', path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert stated
+    assert {(path, version) for path, version, manifest in stated if version != manifest} == set()
