@@ -18,10 +18,19 @@ ORDER: Final[dict[Level, int]] = {"debug": 10, "info": 20, "warning": 30, "error
 
 
 def to_structlog(level: Level, event: str, fields: dict[str, Any]) -> None:
-    """Hand a record to structlog, as the embedder has configured it."""
+    """Hand a record to structlog as the embedder has configured it, else to the standard library's logging.
+
+    structlog's own default prints on stdout, which belongs to the program that embeds the host.
+    """
     import structlog
 
-    structlog.get_logger("sandport").log(ORDER[level], event, **fields)
+    if structlog.is_configured():
+        structlog.get_logger("sandport").log(ORDER[level], event, **fields)
+        return
+    import logging
+
+    said = " ".join(f"{name}={value!r}" for name, value in fields.items())
+    logging.getLogger("sandport").log(ORDER[level], "%s", f"{event} {said}" if said else event)
 
 
 class Log:

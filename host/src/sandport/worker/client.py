@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Raw, Struct
 
+from sandport.errors import CallCancelled, DeadlineExceeded, Internal, ProtocolViolation, SandportError, WorkerCrashed
 from sandport_protocol import codec
 from sandport_protocol.events import (
     HelloReceived,
@@ -40,7 +41,6 @@ from sandport_protocol.v1 import (
     StreamName,
 )
 
-from sandport.errors import CallCancelled, DeadlineExceeded, Internal, ProtocolViolation, SandportError, WorkerCrashed
 from .report import CrashReport
 from .stderr import Level
 
@@ -250,6 +250,12 @@ class WorkerClient(asyncio.Protocol):
             await self.settle(call)
             raise
         return self.result_of(call, raw, result)
+
+    def send_and_forget(self, method: Method, params: Struct) -> None:
+        """Send a call that nobody will wait for, past everything that is queued: the host leaves at once."""
+        if self._closed is None:
+            _, frame = self.connection.send_request(method.name, params)
+            self._control(frame)
 
     async def settle(self, call: OpenCall) -> Raw | SandportError:
         """Cancel a call whose waiter was cut off, and wait (shielded, at most the cancel grace) for its outcome."""

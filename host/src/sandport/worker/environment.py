@@ -5,7 +5,7 @@ A host runs with master keys in its environment; a worker needs none of them unl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 ALLOWED = frozenset(
     {
@@ -58,6 +58,6 @@ def worker_environment(
     return env
 
 
-def withheld(environ: Mapping[str, str], wanted: Iterable[str], given: Mapping[str, str]) -> tuple[str, ...]:
+def withheld(environ: Mapping[str, str], wanted: Iterable[str], given: Container[str]) -> tuple[str, ...]:
     """Variables that the provider reads, the host has, and the worker did not get."""
     return tuple(name for name in wanted if name in environ and name not in given)

@@ -19,6 +19,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from sandport.errors import WorkerStartFailed
+
 from .environment import TOKEN, worker_environment
 
 _PIPE_BYTES = 1024 * 1024
@@ -88,14 +89,18 @@ def reserve_standard_descriptors() -> None:
 class WorkerProcess:
     """A started process: its ends of the pipes, its identity, its exit."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], *, stdin: int, stdout: int, stderr: int, token: str) -> None:
+    def __init__(
+        self, popen: subprocess.Popen[bytes], *, stdin: int, stdout: int, stderr: int, env: Mapping[str, str]
+    ) -> None:
         self._popen = popen
         self.pid = popen.pid
         self.stdin_fd = stdin
         self.stdout_fd = stdout
         self.stderr_fd = stderr
         self.started = time.monotonic()
-        self.identity = Identity(popen.pid, process_start_ticks(popen.pid), boot_id(), token)
+        self.identity = Identity(popen.pid, process_start_ticks(popen.pid), boot_id(), env[TOKEN])
+        self.given_env = frozenset(env)
+        """Names of the variables that the worker was given."""
         self._loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[Exit] = self._loop.create_future()
         self._watch()
@@ -187,7 +192,7 @@ def spawn(
         raise WorkerStartFailed(_why_not(command, argv, error)) from error
     for fd in (child_in, child_out, child_err):
         os.close(fd)
-    return WorkerProcess(popen, stdin=stdin, stdout=stdout, stderr=stderr, token=env[TOKEN])
+    return WorkerProcess(popen, stdin=stdin, stdout=stdout, stderr=stderr, env=env)
 
 
 def _grow(fd: int) -> None:

@@ -1,0 +1,69 @@
+"""What a caller says about a command, turned into params of the wire; nothing is sent from here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from sandport_protocol.octets import Octets, pack
+
+from .errors import UsageError
+
+Argument = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+
+class CommandLine(Struct, frozen=True, kw_only=True):
+    """What to run and how, in the wire's terms."""
+
+    argv: tuple[Octets, ...] | None
+    shell: Octets | None
+    cwd: Octets | None
+    env: dict[str, Octets]
+    user: str | None
+    timeout_ms: int | None
+
+    def members(self) -> dict[str, Any]:
+        """Keyword arguments for `ExecuteParams` and `StartProcessParams`."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+    def name(self) -> str:
+        """The program, for messages."""
+        if self.argv is not None:
+            first = self.argv[0] if self.argv else ""
+            return first if isinstance(first, str) else repr(first.b64)
+        return "shell command"
+
+
+def command_line(
+    argv: Sequence[Argument] | None,
+    *,
+    shell: str | bytes | None,
+    cwd: Argument | None,
+    env: Mapping[str, str | bytes] | None,
+    user: str | None,
+    timeout_s: float | None,
+) -> CommandLine:
+    """Check what can be checked without a sandbox.
+
+    Raises:
+        UsageError: Neither or both of argv and shell, a plain string as argv, or a time-out that is not above 0.
+    """
+    if isinstance(argv, str | bytes):
+        raise UsageError("argv is a list of words, not one string; pass a list, or the text as shell=")
+    if (argv is None) == (shell is None):
+        raise UsageError("give either argv (a list of words) or shell (text for the sandbox's shell)")
+    if argv is not None and len(argv) == 0:
+        raise UsageError("argv is empty; its first word is the program")
+    if timeout_s is not None and not timeout_s > 0:
+        raise UsageError(f"timeout_s is {timeout_s}; give seconds above 0, or None for no limit")
+    return CommandLine(
+        argv=None if argv is None else tuple(pack(os.fspath(word)) for word in argv),
+        shell=None if shell is None else pack(shell),
+        cwd=None if cwd is None else pack(os.fspath(cwd)),
+        env={name: pack(value) for name, value in (env or {}).items()},
+        user=user,
+        timeout_ms=None if timeout_s is None else max(1, round(timeout_s * 1000)),
+    )

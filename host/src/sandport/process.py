@@ -1,0 +1,203 @@
+"""A running process in a sandbox, in the style of the standard library's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+from msgspec import Raw, Struct
+
+from sandport_protocol.methods import METHODS
+from sandport_protocol.v1 import (
+    PtySize,
+    SignalProcessParams,
+    SignalProcessResult,
+    StreamName,
+    WaitProcessParams,
+    WaitProcessResult,
+    WriteProcessParams,
+    WriteProcessResult,
+)
+
+from .capture import Capture
+from .errors import SandportError
+from .lane import OutputLane
+from .outcome import Outcome
+from .verdict import outcome_of, with_partial
+from .worker.client import OpenCall, WorkerClient
+
+if TYPE_CHECKING:
+    from .numbers import Timing
+
+WRITE_BYTES = 256 * 1024
+"""One `writeProcess`: four may be open for a process, so up to 1 MiB is under way."""
+
+
+class Calls(Protocol):
+    """What a process needs of its sandbox."""
+
+    id: str
+
+    async def call(self, method: str, params: Struct, result: type[Any], *, deadline_s: float | None) -> Any:
+        """One call in the name of the sandbox."""
+
+
+class ProcessInput:
+    """The input of a process; `write` waits until its pipe took the bytes."""
+
+    def __init__(self, sandbox: Calls, process_id: str) -> None:
+        self._sandbox = sandbox
+        self._process_id = process_id
+        self._ended = False
+
+    async def write(self, data: bytes) -> int:
+        """How many bytes the process's pipe took: all of them, or fewer where it closed its input.
+
+        Raises:
+            SandportError: The process or its sandbox is gone.
+
+        Repeat: writes the bytes again.
+        Cancel: a part may have been written.
+        """
+        taken = 0
+        view = memoryview(data)
+        for start in range(0, len(view), WRITE_BYTES):
+            piece = bytes(view[start : start + WRITE_BYTES])
+            size = await self._write(piece, end=False)
+            taken += size
+            if size < len(piece):
+                break
+        return taken
+
+    async def close(self) -> None:
+        """End the input: the process reads end of file. A second close does nothing."""
+        if not self._ended:
+            self._ended = True
+            await self._write(b"", end=True)
+
+    async def _write(self, data: bytes, *, end: bool) -> int:
+        result: WriteProcessResult = await self._sandbox.call(
+            "writeProcess",
+            WriteProcessParams(sandbox_id=self._sandbox.id, process_id=self._process_id, data=data, end=end),
+            WriteProcessResult,
+            deadline_s=None,  # a process may take its time to read; its end answers an open write
+        )
+        return result.taken_bytes
+
+
+class Process:
+    """A process that was started; made by `Sandbox.start`.
+
+    Attributes:
+        id: The host's name for it.
+        stdin: Its input.
+    """
+
+    def __init__(
+        self,
+        sandbox: Calls,
+        process_id: str,
+        client: WorkerClient,
+        *,
+        captures: dict[StreamName, Capture],
+        timing: Timing,
+        deadline_s: float | None,
+    ) -> None:
+        self.id = process_id
+        self.stdin = ProcessInput(sandbox, process_id)
+        self._sandbox = sandbox
+        self._client = client
+        self._timing = timing
+        self._deadline_s = deadline_s
+        self._lane = OutputLane(tuple(captures), client.connection.limits.credit_bytes)
+        self._captures = captures
+        self._call: OpenCall | None = None
+        self._iterated = False
+
+    async def follow(self) -> None:
+        """Begin to follow its output; called once, by the sandbox."""
+        params = WaitProcessParams(sandbox_id=self._sandbox.id, process_id=self.id)
+        self._call = call = await self._client.begin(
+            METHODS["waitProcess"], params, deadline_s=self._deadline_s, sink=self._lane
+        )
+        self._lane.bind(partial(self._client.give_credit, call))
+        call.future.add_done_callback(self._lane.close)
+
+    async def output(self) -> AsyncIterator[tuple[StreamName, bytes]]:
+        """Every piece of output as it comes: (`stdout`, `stderr` or `pty`, bytes); ends with the process's streams.
+
+        A consumer that is slow slows the process down; iterated output is not kept for the outcome.
+        """
+        self._iterated = True
+        while True:
+            piece = await self._lane.next_piece()
+            if piece is None:
+                return
+            yield piece
+            self._lane.taken(piece[0], len(piece[1]))
+
+    async def wait(self, *, spilled: Mapping[StreamName, str] | None = None) -> Outcome:
+        """How it ended. Output that nobody iterates is kept up to the limit and counted.
+
+        Args:
+            spilled: Files that have every byte of a stream, for the outcome to name.
+
+        Raises:
+            SandportError: The end could not be proven; `partial` has what was received.
+
+        Repeat: answers the same.
+        Cancel: the process runs on.
+        """
+        if not self._iterated:
+            self._lane.divert(lambda stream, data: self._captures[stream].take(data))
+        assert self._call is not None  # follow() came first
+        call = self._call
+        try:
+            raw: Raw = await asyncio.shield(call.future)
+        except SandportError as error:
+            raise with_partial(error, self._captures) from None
+        result = self._client.result_of(call, raw, WaitProcessResult)
+        return outcome_of(result, self._lane, self._captures, spilled)
+
+    @property
+    def running(self) -> bool:
+        """Whether its end has not been told yet."""
+        return self._call is not None and not self._call.future.done()
+
+    async def signal(self, number: int) -> bool:
+        """Send a signal to the group that was made for it; False where it had ended."""
+        return await self._signal(signal=number)
+
+    async def kill(self) -> bool:
+        """End it and all that it started; what that reached is in the outcome's `tree`."""
+        return await self._signal(kill=True)
+
+    async def resize(self, columns: int, rows: int) -> bool:
+        """Change the size of its terminal, in characters."""
+        return await self._signal(resize=PtySize(columns=columns, rows=rows))
+
+    async def _signal(self, *, signal: int | None = None, kill: bool = False, resize: PtySize | None = None) -> bool:
+        result: SignalProcessResult = await self._sandbox.call(
+            "signalProcess",
+            SignalProcessParams(
+                sandbox_id=self._sandbox.id, process_id=self.id, signal=signal, kill=kill, resize=resize
+            ),
+            SignalProcessResult,
+            deadline_s=self._timing.call_s,
+        )
+        return result.delivered
+
+    async def aclose(self) -> None:
+        """End it if it still runs, and wait for that; bounded by the close grace."""
+        if not self.running:
+            return
+        with anyio.CancelScope(shield=True), anyio.move_on_after(self._timing.close_grace_s):
+            self._lane.divert(lambda stream, data: self._captures[stream].take(data))
+            try:
+                await self.kill()
+                await self.wait()
+            except SandportError:
+                return  # it is gone, or its sandbox is; the sandbox's own end is what holds

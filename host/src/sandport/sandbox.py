@@ -1,0 +1,498 @@
+"""One sandbox that this host holds a lease on: commands, processes, files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+import anyio
+from msgspec import Struct
+
+from sandport_protocol.methods import METHODS
+from sandport_protocol.octets import unpack
+from sandport_protocol.v1 import (
+    AttachLeaseParams,
+    AttachLeaseResult,
+    DestroyLeaseParams,
+    DestroyLeaseResult,
+    ExecuteParams,
+    ExecuteResult,
+    LeaseResult,
+    PtySize,
+    StartProcessParams,
+    StartProcessResult,
+    StreamName,
+)
+
+from .capture import Capture
+from .command import Argument, CommandLine, command_line
+from .errors import (
+    LeaseLost,
+    LeaseNotFound,
+    NotAttached,
+    NotSupported,
+    SandportError,
+    Unavailable,
+    UsageError,
+    WorkerCrashed,
+    WorkerError,
+)
+from .files import OnProgress, copy_from, copy_into
+from .lane import OutputLane
+from .lease_request import LeaseRequest
+from .log import Log
+from .numbers import Timing
+from .outcome import Outcome
+from .process import Process
+from .verdict import outcome_of, with_partial
+from .worker.lifetime import Worker
+
+if TYPE_CHECKING:
+    from .sync import HostPath, SyncResult
+
+OUTPUT_LIMIT_BYTES = 8 * 1024 * 1024
+"""Kept of each stream unless the caller says otherwise: more than a log that a person reads, less than hurts."""
+INLINE_STDIN_BYTES = 1024 * 1024
+"""Input up to so much travels with `execute`; more of it goes through a process's pipe with back-pressure."""
+OnOutput = Callable[[StreamName, bytes], Awaitable[None] | None]
+_STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
+
+
+class Workers(Protocol):
+    """Where the worker of this sandbox's provider comes from."""
+
+    async def worker(self) -> Worker:
+        """The one that serves now, started if need be."""
+
+
+class Sandbox:
+    """A leased sandbox; made by `Host.lease` and usable until that block ends.
+
+    Attributes:
+        id: The sandbox id, which is also on the vendor's resource.
+        lease: What the provider answered at the acquire.
+    """
+
+    def __init__(
+        self, request: LeaseRequest, lease: LeaseResult, worker: Worker, workers: Workers, *, timing: Timing, log: Log
+    ) -> None:
+        self.id = request.sandbox_id
+        self.lease = lease
+        self.provider = request.provider
+        self._request = request
+        self._workers = workers
+        self._attached_to: Worker | None = worker
+        self._attaching = asyncio.Lock()
+        self._timing = timing
+        self._log = log.bind(sandbox=self.id)
+        self._ended: str | None = None
+        self._next_process = 0
+
+    @property
+    def working_directory(self) -> bytes:
+        """Absolute path, in the sandbox, of the directory that relative paths start from."""
+        return unpack(self.lease.working_directory)
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until the sandbox ends by itself; None where nobody ends it."""
+        expires = self.lease.expires_at_ms
+        return None if expires is None else expires / 1000 - time.time()
+
+    # -------------------------------------------------------------- commands
+
+    async def execute(
+        self,
+        argv: Sequence[Argument] | None = None,
+        *,
+        shell: str | bytes | None = None,
+        cwd: Argument | None = None,
+        env: Mapping[str, str | bytes] | None = None,
+        user: str | None = None,
+        stdin: bytes = b"",
+        timeout_s: float | None = None,
+        output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
+        spill_to: str | os.PathLike[str] | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Outcome:
+        """Run a command to its end.
+
+        Args:
+            argv: Program and arguments; no shell is involved.
+            shell: Text for the sandbox's shell, instead of argv.
+            cwd: Absolute, or relative to the working directory (the default).
+            env: Added to the sandbox's own variables.
+            user: Whom to run as, where the provider can.
+            stdin: All of its input; empty and ended by default.
+            timeout_s: After this the command and what it started is killed, and the outcome says `timedOut`.
+            output_limit_bytes: Kept of each stream in memory, half head and half tail; the rest is counted.
+            spill_to: A directory on this machine that gets every byte, in the files `stdout` and `stderr`.
+            on_output: Called with each piece as it comes, and awaited where it returns an awaitable: a slow one slows
+                the command down, nothing else.
+
+        Returns:
+            How it ended, proven; a non-zero exit code is a result, not an error.
+
+        Raises:
+            CommandNotFound, CommandNotExecutable, PathNotFound: Nothing ran.
+            SandboxLost, WorkerCrashed, ProtocolViolation: What ran cannot be told; `partial` has what was received.
+            UsageError: The call makes no sense; nothing was sent.
+
+        Repeat: runs the command again; never done by the host itself.
+        Cancel: kills the command and what it started, then returns within the close grace.
+        """
+        line = command_line(
+            argv, shell=shell, cwd=cwd, env=self._request.env | dict(env or {}), user=user, timeout_s=timeout_s
+        )
+        self._refuse_outliving(line, timeout_s)
+        if len(stdin) > INLINE_STDIN_BYTES:
+            return await self._execute_with_pipe(line, stdin, output_limit_bytes, spill_to, on_output)
+        with contextlib.ExitStack() as files:
+            captures, spilled = _captures(files, output_limit_bytes, spill_to)
+            params = _build(ExecuteParams, sandbox_id=self.id, stdin=stdin, live=True, **line.members())
+            return await self._execute(params, line, captures, spilled, on_output)
+
+    async def _execute(
+        self,
+        params: ExecuteParams,
+        line: CommandLine,
+        captures: dict[StreamName, Capture],
+        spilled: dict[StreamName, str],
+        on_output: OnOutput | None,
+    ) -> Outcome:
+        deadline_s = None if line.timeout_ms is None else line.timeout_ms / 1000 + self._timing.command_margin_s
+        for attempt in (1, 2):
+            client = (await self._worker()).client
+            take = None if on_output else (lambda stream, data: captures[stream].take(data))
+            lane = OutputLane(_STREAMS, client.connection.limits.credit_bytes, take)
+            call = await client.begin(METHODS["execute"], params, deadline_s=deadline_s, sink=lane)
+            lane.bind(partial(client.give_credit, call))
+            call.future.add_done_callback(lane.close)
+            try:
+                if on_output is None:
+                    raw = await call.future
+                else:
+                    raw = await _pumped(call.future, lane, captures, on_output)
+            except NotAttached as error:
+                # Dispatched no: the one error after which an execute is sent again.
+                self._attached_to = None
+                if attempt == 2 or error.dispatched != "no":
+                    raise
+                continue
+            except SandportError as error:
+                raise with_partial(error, captures) from None
+            except BaseException:
+                # Cancelled, or the consumer of the output failed: the command must not run on.
+                await client.settle(call)
+                raise
+            return outcome_of(client.result_of(call, raw, ExecuteResult), lane, captures, spilled)
+        raise AssertionError("unreachable: the second attempt returns or raises")
+
+    async def _execute_with_pipe(
+        self,
+        line: CommandLine,
+        stdin: bytes,
+        output_limit_bytes: int,
+        spill_to: str | os.PathLike[str] | None,
+        on_output: OnOutput | None,
+    ) -> Outcome:
+        with contextlib.ExitStack() as files:
+            captures, spilled = _captures(files, output_limit_bytes, spill_to)
+            async with self._started(line, stdin=True, pty=None, captures=captures) as process:
+
+                async def feed() -> None:
+                    await process.stdin.write(stdin)
+                    await process.stdin.close()
+
+                feeding = asyncio.ensure_future(feed())
+                try:
+                    if on_output is not None:
+                        async for stream, data in process.output():
+                            await _hand_on(on_output, captures, stream, data)
+                    return await process.wait(spilled=spilled)
+                finally:
+                    feeding.cancel()
+                    # A process that ends before it read everything is its own business: its status says how.
+                    await asyncio.gather(feeding, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def start(
+        self,
+        argv: Sequence[Argument] | None = None,
+        *,
+        shell: str | bytes | None = None,
+        cwd: Argument | None = None,
+        env: Mapping[str, str | bytes] | None = None,
+        user: str | None = None,
+        stdin: bool = False,
+        pty: tuple[int, int] | None = None,
+        timeout_s: float | None = None,
+        output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
+    ) -> AsyncIterator[Process]:
+        """A process, for the length of the block: write to it, iterate its output, signal it, wait for it.
+
+        Args:
+            argv, shell, cwd, env, user, timeout_s, output_limit_bytes: As in `execute`.
+            stdin: Keep its input open for `process.stdin`; else it is empty and ended.
+            pty: Columns and rows of a terminal for it; its output is then one stream.
+
+        Raises:
+            NotSupported: The provider has no processes, only commands.
+
+        Cancel: the process is killed as at the end of the block.
+        """
+        line = command_line(
+            argv, shell=shell, cwd=cwd, env=self._request.env | dict(env or {}), user=user, timeout_s=timeout_s
+        )
+        self._refuse_outliving(line, timeout_s)
+        names: tuple[StreamName, ...] = ("pty",) if pty else _STREAMS
+        captures = {name: Capture(output_limit_bytes) for name in names}
+        size = None if pty is None else PtySize(columns=pty[0], rows=pty[1])
+        async with self._started(line, stdin=stdin, pty=size, captures=captures) as process:
+            yield process
+
+    @contextlib.asynccontextmanager
+    async def _started(
+        self, line: CommandLine, *, stdin: bool, pty: PtySize | None, captures: dict[StreamName, Capture]
+    ) -> AsyncIterator[Process]:
+        worker = await self._worker()
+        if "startProcess" not in worker.hello.supported_methods or "process" in self.lease.without:
+            raise NotSupported(f"provider {self.provider} has no processes (startProcess); execute() is what it has")
+        self._next_process += 1
+        process_id = f"p{self._next_process}"
+        params = _build(
+            StartProcessParams, sandbox_id=self.id, process_id=process_id, stdin=stdin, pty=pty, **line.members()
+        )
+        await self.call("startProcess", params, StartProcessResult, deadline_s=self._timing.call_s)
+        process = Process(
+            self,
+            process_id,
+            (await self._worker()).client,
+            captures=captures,
+            timing=self._timing,
+            deadline_s=None if line.timeout_ms is None else line.timeout_ms / 1000 + self._timing.command_margin_s,
+        )
+        try:
+            await process.follow()
+            yield process
+        finally:
+            await process.aclose()
+
+    def _refuse_outliving(self, line: CommandLine, timeout_s: float | None) -> None:
+        if self._ended is not None:
+            raise LeaseLost(f"the lease on {self.id} {self._ended}")
+        remaining_s = self.remaining_s
+        if remaining_s is not None and timeout_s is not None and timeout_s > remaining_s:
+            raise UsageError(
+                f"{line.name()}: timeout_s {timeout_s:g} outlasts the lease, which ends in "
+                f"{max(remaining_s, 0):.0f} s; lease with a larger ttl_s"
+            )
+
+    # -------------------------------------------------------------- files
+
+    async def sync_in(
+        self,
+        local: HostPath,
+        remote: Argument = ".",
+        *,
+        mode: int | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> SyncResult:
+        """Copy a file or a tree of this machine into the sandbox.
+
+        Args:
+            local: A file or a directory; the contents of a directory become contents of `remote`.
+            remote: Relative to the working directory; a directory, or the file's new name.
+            mode: Permission bits for a single file in place of its own, e.g. 0o600; never wider on the way.
+            on_progress: Told how far it is, from another thread, at most ten times a second.
+
+        Returns:
+            What was written, and what was left out and why.
+
+        Raises:
+            SyncError: Nothing is half written; the message names the path and what to do.
+            NotSupported: The provider's sandboxes are not on this machine.
+
+        Repeat: writes the same files again.
+        Cancel: files that are complete stay, the one that was being written does not appear.
+        """
+        return await copy_into(self.lease, local, os.fsencode(remote), mode=mode, on_progress=on_progress)
+
+    async def sync_out(
+        self,
+        remote: Argument,
+        local: HostPath,
+        *,
+        mode: int | None = None,
+        max_bytes: int | None = None,
+        max_entries: int | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> SyncResult:
+        """Copy a file or a tree of the sandbox to this machine; nothing here is deleted, files are replaced whole.
+
+        Args:
+            remote: Relative to the working directory.
+            local: The target on this machine.
+            mode: Permission bits for a single file in place of its own.
+            max_bytes, max_entries: Ceilings on what is taken; 8 GiB and 1,000,000 by default.
+            on_progress: As in `sync_in`.
+
+        Returns:
+            What was written; links that lead out of the tree are in `refused` and were not.
+
+        Raises:
+            SyncError: The message names the path and what to do.
+            NotSupported: The provider's sandboxes are not on this machine.
+
+        Repeat: writes the same files again.
+        Cancel: files that are complete stay, the one that was being written does not appear.
+        """
+        return await copy_from(
+            self.lease,
+            os.fsencode(remote),
+            local,
+            mode=mode,
+            max_bytes=max_bytes,
+            max_entries=max_entries,
+            on_progress=on_progress,
+        )
+
+    # -------------------------------------------------------------- calls
+
+    async def call(self, method: str, params: Struct, result: type[Any], *, deadline_s: float | None) -> Any:
+        """One call in the name of this sandbox; attaches first where the worker does not know it yet."""
+        for attempt in (1, 2):
+            client = (await self._worker()).client
+            try:
+                return await client.call(METHODS[method], params, result, deadline_s=deadline_s)
+            except NotAttached as error:
+                self._attached_to = None
+                if attempt == 2 or error.dispatched != "no":
+                    raise
+        raise AssertionError("unreachable: the second attempt returns or raises")
+
+    async def _worker(self) -> Worker:
+        """The worker that serves now, with this sandbox attached to it."""
+        worker = self._attached_to
+        if worker is not None and not worker.ended.done():
+            return worker
+        async with self._attaching:
+            worker = await self._workers.worker()
+            if self._attached_to is not worker:
+                await self._attach(worker)
+            return worker
+
+    async def _attach(self, worker: Worker) -> None:
+        params = AttachLeaseParams(
+            sandbox_id=self.id, handle=self.lease.handle, config=self._request.config, secrets=self._request.secrets
+        )
+        answer = await worker.client.call(
+            METHODS["attachLease"], params, AttachLeaseResult, deadline_s=self._timing.call_s
+        )
+        if answer.state == "gone":
+            self._ended = "was lost: its sandbox is gone"
+            raise LeaseLost(f"the lease on {self.id} {self._ended}")
+        if answer.state == "unreachable":
+            raise Unavailable(f"sandbox {self.id} cannot be reached now", dispatched="no")
+        if answer.processes_lost:
+            self._log("warning", "the sandbox was re-attached; its files are there, what ran in it is not")
+        self._attached_to = worker
+
+    # -------------------------------------------------------------- the end
+
+    def request_destroy(self) -> None:
+        """Ask for the end without waiting for anything: for a host that leaves at once."""
+        worker = self._attached_to
+        if worker is None or worker.ended.done() or self._ended is not None:
+            return
+        with contextlib.suppress(SandportError):
+            worker.client.send_and_forget(METHODS["destroyLease"], DestroyLeaseParams(sandbox_id=self.id))
+
+    async def destroy(self) -> bool:
+        """End the sandbox and everything in it; True once that is confirmed. Bounded by the close grace.
+
+        Repeat: confirms again.
+        Cancel: shielded; returns within the bound.
+        """
+        if self._ended is not None:
+            return True
+        failure: SandportError | None = None
+        with anyio.CancelScope(shield=True), anyio.move_on_after(self._timing.close_grace_s):
+            for _ in range(3):
+                try:
+                    await self.call(
+                        "destroyLease",
+                        DestroyLeaseParams(sandbox_id=self.id),
+                        DestroyLeaseResult,
+                        deadline_s=self._timing.destroy_s,
+                    )
+                except (LeaseLost, LeaseNotFound):
+                    pass  # gone is what was wanted
+                except WorkerCrashed as error:
+                    failure = error
+                    continue  # destroy is repeatable: a new worker attaches and ends it
+                except (WorkerError, SandportError) as error:
+                    failure = error
+                    break
+                self._ended = "ended"
+                return True
+        why = str(failure) if failure else f"no answer within {self._timing.close_grace_s:g} s"
+        self._log("error", f"the end of the sandbox is not confirmed: {why}", handle=self.lease.handle)
+        return False
+
+
+def _build(type_: Any, **members: Any) -> Any:
+    try:
+        return type_(**members)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _captures(
+    files: contextlib.ExitStack, limit_bytes: int, spill_to: str | os.PathLike[str] | None
+) -> tuple[dict[StreamName, Capture], dict[StreamName, str]]:
+    """A capture for each stream, and the files that take every byte."""
+    spilled: dict[StreamName, str] = {}
+    spills: dict[StreamName, BinaryIO] = {}
+    if spill_to is not None:
+        os.makedirs(spill_to, exist_ok=True)
+        for name in _STREAMS:
+            spilled[name] = os.path.join(spill_to, name)
+            spills[name] = files.enter_context(open(spilled[name], "wb"))  # noqa: SIM115 - the stack closes it
+    return {name: Capture(limit_bytes, spills.get(name)) for name in _STREAMS}, spilled
+
+
+async def _hand_on(on_output: OnOutput, captures: dict[StreamName, Capture], stream: StreamName, data: bytes) -> None:
+    captures[stream].take(data)
+    waiting = on_output(stream, data)
+    if inspect.isawaitable(waiting):
+        await waiting
+
+
+async def _pumped(
+    future: asyncio.Future[Any], lane: OutputLane, captures: dict[StreamName, Capture], on_output: OnOutput
+) -> Any:
+    """The result of a call whose output goes to a consumer; both are done when this returns."""
+
+    async def pump() -> None:
+        while (piece := await lane.next_piece()) is not None:
+            await _hand_on(on_output, captures, *piece)
+            lane.taken(piece[0], len(piece[1]))
+
+    pumping = asyncio.ensure_future(pump())
+    try:
+        await asyncio.wait((future, pumping), return_when=asyncio.FIRST_COMPLETED)
+        if pumping.done() and pumping.exception() is not None:
+            pumping.result()
+        raw = await future
+        await pumping
+    finally:
+        pumping.cancel()
+        await asyncio.gather(pumping, return_exceptions=True)
+    return raw

@@ -1,0 +1,278 @@
+"""One worker from its spawn to its end, as a scope: whoever opens it closes it.
+
+```text
+starting --hello--> importing --ready--> serving --stop--> stopping --> ended
+   any of them --exit, fatal violation, wedge--> ended
+```
+
+Every wait of the closing is bounded and shielded; its end is judged by the process, not by the pipes: a child that
+holds one can neither delay nor hide the exit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Literal
+
+import anyio
+from msgspec import Raw
+
+from sandport.errors import DeadlineExceeded, SandportError, WorkerCrashed, WorkerStartFailed, WorkerWedged
+from sandport.log import Log
+from sandport.numbers import Timing
+from sandport_protocol.limits import Limits
+from sandport_protocol.methods import METHODS
+from sandport_protocol.v1 import InitializeParams, InitializeResult, ShutdownParams
+
+from .client import WorkerClient
+from .environment import withheld
+from .launch import Exit, WorkerCommand, WorkerProcess, spawn
+from .report import CrashReport
+from .stderr import Level, StderrPump
+
+Phase = Literal["starting", "importing", "serving", "stopping", "ended"]
+
+
+class Worker:
+    """A worker that is, or was, running; made by `running_worker`."""
+
+    def __init__(
+        self,
+        command: WorkerCommand,
+        process: WorkerProcess,
+        *,
+        limits: Limits,
+        timing: Timing,
+        log: Log,
+        on_late: Callable[[str, Any, Raw | None], None],
+    ) -> None:
+        self.provider = command.provider
+        self.process = process
+        self.phase: Phase = "starting"
+        self._timing = timing
+        self._log = log.bind(provider=command.provider, pid=process.pid)
+        self._loop = asyncio.get_running_loop()
+        self._cause = ""
+        self._stdin: asyncio.WriteTransport | None = None
+        self._readers: list[asyncio.ReadTransport] = []
+        self._stderr = StderrPump(self._from_worker, line_bytes=limits.log_line_bytes)
+        self.client = WorkerClient(
+            command.provider, limits=limits, log=self._from_wire, on_late=on_late, on_fatal=self.condemn
+        )
+        self._hello: InitializeResult | None = None
+        self.ended: asyncio.Future[CrashReport] = self._loop.create_future()
+        """Done when the process is gone, its pipes are read and every open call has been told."""
+        process.exited.add_done_callback(self._exited)
+
+    @property
+    def hello(self) -> InitializeResult:
+        """What the worker said of itself."""
+        if self._hello is None:
+            raise WorkerStartFailed(f"the {self.provider} worker has not said hello")
+        return self._hello
+
+    def _from_worker(self, level: Level, line: str) -> None:
+        self._log(level, line, source="stderr")
+
+    def _from_wire(self, level: Level, line: str) -> None:
+        self._log(level, line, source="wire")
+
+    # -------------------------------------------------------------- start
+
+    async def _connect(self) -> None:
+        loop, process = self._loop, self.process
+        self._stdin, _ = await loop.connect_write_pipe(lambda: self.client, _file(process.stdin_fd, "wb"))
+        self.client.write_to(self._stdin)
+        for fd, protocol in ((process.stdout_fd, self.client), (process.stderr_fd, self._stderr)):
+            transport, _ = await loop.connect_read_pipe(lambda protocol=protocol: protocol, _file(fd, "rb"))  # type: ignore[misc]
+            self._readers.append(transport)
+
+    async def _greet(self, hello: InitializeParams, environ: Mapping[str, str]) -> None:
+        try:
+            with anyio.fail_after(self._timing.start_s):
+                self._hello = await self.client.hello(hello)
+            self.phase = "importing"
+            with anyio.fail_after(self._timing.ready_s):
+                await asyncio.shield(self.client.ready)
+        except TimeoutError:
+            limit = self._timing.start_s if self._hello is None else self._timing.ready_s
+            what = "say hello" if self._hello is None else "get ready"
+            raise WorkerStartFailed(self._start_message(f"did not {what} in {limit:g} s", environ)) from None
+        except WorkerCrashed as error:
+            # The exit says more than the pipe: wait until it is known.
+            with anyio.move_on_after(self._timing.exit_drain_s):
+                await asyncio.shield(self.ended)
+            report = self.ended.result() if self.ended.done() else error.report
+            how = report.how() if report is not None else "ended"
+            message = self._start_message(f"{how} before it was ready", environ)
+            raise WorkerStartFailed(message, report=report) from None
+        except SandportError as error:
+            raise WorkerStartFailed(self._start_message(str(error), environ)) from error
+        self.phase = "serving"
+
+    def _start_message(self, what: str, environ: Mapping[str, str]) -> str:
+        text = f"the {self.provider} worker {what}" if not what.startswith("the ") else what
+        tail = [line for line in self._stderr.tail if line.strip()][-3:]
+        if tail:
+            text += "; its log ends: " + " | ".join(line.strip()[:300] for line in tail)
+        if self._hello is not None:
+            missing = withheld(environ, self._hello.wants_env, self.process.given_env)
+            if missing:
+                names = ", ".join(f'"{name}"' for name in missing)
+                text += f"; withheld from it: {', '.join(missing)} (grant with env = [{names}] in "
+                text += f"[providers.{self.provider}])"
+        return text
+
+    # -------------------------------------------------------------- life
+
+    async def beat(self) -> None:
+        """Ping at every heartbeat; a worker that answers none for the wedge limit is condemned."""
+        limits = self.client.connection.limits
+        while not self.ended.done():
+            await asyncio.wait((self.ended,), timeout=limits.heartbeat_ms / 1000)
+            if self.ended.done():
+                return
+            try:
+                await self.client.ping(deadline_s=limits.wedge_ms / 1000)
+            except DeadlineExceeded:
+                self.condemn(f"it answered no ping for {limits.wedge_ms / 1000:g} s")
+                return
+            except WorkerCrashed:
+                return  # its end is under way
+
+    def condemn(self, cause: str) -> None:
+        """Kill the worker at once: it broke the wire or is wedged. Open calls are told when it is gone."""
+        if not self._cause:
+            self._cause = cause
+            self._log("error", f"worker is ended: {cause}")
+        self.process.signal_group(signal.SIGKILL)
+
+    @property
+    def wedged(self) -> WorkerWedged | None:
+        """The error for callers where the worker was ended for silence."""
+        return WorkerWedged(f"the {self.provider} worker: {self._cause}") if "ping" in self._cause else None
+
+    def _exited(self, exited: asyncio.Future[Exit]) -> None:
+        # Read what it still wrote; but a grandchild may hold the pipes for ever.
+        waiting = [f for f in (self.client.input_ended, self._stderr.ended) if not f.done()]
+        if not waiting:
+            self._end(exited.result())
+            return
+        timer = self._loop.call_later(self._timing.exit_drain_s, self._end, exited.result())
+
+        def one_ended(_: asyncio.Future[None]) -> None:
+            if all(f.done() for f in waiting):
+                timer.cancel()
+                self._end(exited.result())
+
+        for future in waiting:
+            future.add_done_callback(one_ended)
+
+    def _end(self, exited: Exit) -> None:
+        if self.ended.done():
+            return
+        expected = self.phase == "stopping" and not self._cause
+        report = CrashReport(
+            id=secrets.token_hex(4),
+            provider=self.provider,
+            pid=self.process.pid,
+            exit_code=exited.exit_code,
+            signal=exited.signal,
+            uptime_s=self.process.uptime_s,
+            phase=self.phase,
+            cause=self._cause,
+            log_tail=self._stderr.tail,
+            open_methods=self.client.open_methods,
+            peak_memory_bytes=exited.peak_memory_bytes,
+        )
+        if not expected and self.phase not in ("starting", "importing"):
+            self._log("error", report.summary(), crash=report.id)
+        self.phase = "ended"
+        self.client.close(report, "it was stopped" if expected else "it crashed")
+        self.ended.set_result(report)
+
+    # -------------------------------------------------------------- stop
+
+    def let_go(self) -> None:
+        """End its input without waiting: it finishes what it was told and exits by itself."""
+        if self._stdin is not None:
+            self._stdin.close()
+
+    async def stop(self) -> CrashReport:
+        """Shutdown with drain, end of input, SIGTERM, SIGKILL: each bounded, in this order, until it is gone."""
+        ladder = self._timing.stop
+        if self.phase == "serving":
+            self.phase = "stopping"
+            await self._ask_to_stop(ladder.drain_s)
+        elif self.phase != "ended":
+            self.phase = "stopping"
+        self.let_go()
+        for patience_s, number in (
+            (ladder.eof_s, signal.SIGTERM),
+            (ladder.term_s, signal.SIGKILL),
+            (ladder.kill_s, None),
+        ):
+            if await self._gone_within(patience_s):
+                break
+            if number is not None:
+                self._log("warning", f"worker does not end by itself: {signal.Signals(number).name}")
+                self.process.signal_group(number)
+        else:
+            self._log("error", "worker survived SIGKILL; it is stuck in the kernel and left behind")
+        for transport in self._readers:
+            transport.close()
+        if not self.ended.done():
+            self._end(Exit(None, None, None))
+        return self.ended.result()
+
+    async def _ask_to_stop(self, drain_s: float) -> None:
+        try:
+            call = await self.client.begin(
+                METHODS["shutdown"], ShutdownParams(drain_ms=round(drain_s * 1000)), deadline_s=None
+            )
+        except SandportError:
+            return  # it is going already
+        await asyncio.wait((call.future, self.ended), timeout=drain_s + 0.5, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _gone_within(self, patience_s: float) -> bool:
+        await asyncio.wait((self.ended,), timeout=patience_s)
+        return self.ended.done()
+
+
+@contextlib.asynccontextmanager
+async def running_worker(
+    command: WorkerCommand,
+    hello: InitializeParams,
+    *,
+    environ: Mapping[str, str],
+    timing: Timing,
+    log: Log,
+    on_late: Callable[[str, Any, Raw | None], None],
+) -> AsyncIterator[Worker]:
+    """A worker that serves, for the length of the block; no process of it outlives the block.
+
+    Raises:
+        WorkerStartFailed: It could not be spawned, said no usable hello, or did not get ready; it is gone already.
+    """
+    process = spawn(command, environ)
+    worker = Worker(command, process, limits=hello.limits, timing=timing, log=log, on_late=on_late)
+    try:
+        await worker._connect()
+        await worker._greet(hello, environ)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.beat)
+            try:
+                yield worker
+            finally:
+                tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await worker.stop()
+
+
+def _file(fd: int, mode: Literal["rb", "wb"]) -> Any:
+    return open(fd, mode, buffering=0)
