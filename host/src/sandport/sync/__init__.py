@@ -1,0 +1,39 @@
+"""Moves files between this machine and a sandbox, faithfully and within bounds.
+
+What is here so far is the direct way, for a sandbox that is a directory on this machine. All of it is plain
+blocking code without an event loop, for a worker thread.
+"""
+
+from sandport.sync.errors import (
+    PathOutsideRootError,
+    SourceMissingError,
+    SpaceExhaustedError,
+    SyncCancelledError,
+    SyncError,
+    TargetBusyError,
+    TooLargeError,
+    TreeMovedError,
+)
+from sandport.sync.local import DEFAULT_MAX_BYTES, DEFAULT_MAX_ENTRIES, HostPath, copy_in, copy_out
+from sandport.sync.result import Changed, Refused, Skipped, SyncProgress, SyncResult
+
+__all__ = [
+    "DEFAULT_MAX_BYTES",
+    "DEFAULT_MAX_ENTRIES",
+    "Changed",
+    "HostPath",
+    "PathOutsideRootError",
+    "Refused",
+    "Skipped",
+    "SourceMissingError",
+    "SpaceExhaustedError",
+    "SyncCancelledError",
+    "SyncError",
+    "SyncProgress",
+    "SyncResult",
+    "TargetBusyError",
+    "TooLargeError",
+    "TreeMovedError",
+    "copy_in",
+    "copy_out",
+]

@@ -1,0 +1,72 @@
+"""The running account of one copy, which becomes its `SyncResult`."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from sandport.sync.result import Changed, Refused, Skipped, SyncResult
+
+__all__ = ["Ledger"]
+
+_LISTED_NOTICES = 10_000
+_LISTED_PATH_BYTES = 4 << 20
+
+_Notice = TypeVar("_Notice", Skipped, Refused, Changed)
+
+
+class _Notices(Generic[_Notice]):
+    """Counts every notice, keeps as many as fit: what a hostile tree makes of them must not fill the memory."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._listed: list[_Notice] = []
+        self._room_bytes = _LISTED_PATH_BYTES
+
+    def add(self, notice: _Notice) -> None:
+        self.count += 1
+        if len(self._listed) < _LISTED_NOTICES and len(notice.path) <= self._room_bytes:
+            self._room_bytes -= len(notice.path)
+            self._listed.append(notice)
+
+    def listed(self) -> tuple[_Notice, ...]:
+        return tuple(self._listed)
+
+
+class Ledger:
+    """What was written, and what was not and why."""
+
+    def __init__(self) -> None:
+        self.files = 0
+        self.directories = 0
+        self.links = 0
+        self.total_bytes = 0
+        self._skipped: _Notices[Skipped] = _Notices()
+        self._refused: _Notices[Refused] = _Notices()
+        self._changed: _Notices[Changed] = _Notices()
+
+    def skip(self, path: bytes, reason: str) -> None:
+        """Note what cannot be copied."""
+        self._skipped.add(Skipped(path, reason))
+
+    def refuse(self, path: bytes, reason: str) -> None:
+        """Note a link that is not written."""
+        self._refused.add(Refused(path, reason))
+
+    def change(self, path: bytes, reason: str) -> None:
+        """Note what was changed while it was read."""
+        self._changed.add(Changed(path, reason))
+
+    def result(self) -> SyncResult:
+        """Close the account."""
+        return SyncResult(
+            files=self.files,
+            directories=self.directories,
+            links=self.links,
+            total_bytes=self.total_bytes,
+            skipped=self._skipped.listed(),
+            refused=self._refused.listed(),
+            changed=self._changed.listed(),
+            skipped_count=self._skipped.count,
+            refused_count=self._refused.count,
+            changed_count=self._changed.count,
+        )

@@ -1,0 +1,67 @@
+"""What a copy tells its caller: the result at the end, progress on the way."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["Changed", "Refused", "Skipped", "SyncProgress", "SyncResult"]
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """Something in the source that cannot be copied: a FIFO, a socket, a device, an unreadable file.
+
+    `path` is relative to the tree that was copied.
+    """
+
+    path: bytes
+    reason: str
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A symbolic link that was not written, because it would lead out of the copied tree."""
+
+    path: bytes
+    reason: str
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """Something that was not the same before and after it was read; its copy may mix old and new."""
+
+    path: bytes
+    reason: str
+
+
+class SyncResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a copy did.
+
+    Attributes:
+        files: Regular files written.
+        directories: Directories made or updated below the copied one, which itself is not counted.
+        links: Symbolic links written.
+        total_bytes: The sizes of the files that were written, holes included.
+        skipped: What was left out. The three lists hold at most the first 10,000 notices and 4 MiB of paths
+            each, because a sandbox can make more of them than fit in memory; the counts are always whole.
+        refused: Links that were left out.
+        changed: What was changed by somebody else while it was read.
+        skipped_count: How many notices of its kind there were, listed or not; likewise the two below.
+    """
+
+    files: int
+    directories: int
+    links: int
+    total_bytes: int
+    skipped: tuple[Skipped, ...] = ()
+    refused: tuple[Refused, ...] = ()
+    changed: tuple[Changed, ...] = ()
+    skipped_count: int = 0
+    refused_count: int = 0
+    changed_count: int = 0
+
+
+class SyncProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a copy is. The totals were counted before the first byte; a source that grows can pass them."""
+
+    files_done: int
+    files_total: int
+    bytes_done: int
+    bytes_total: int

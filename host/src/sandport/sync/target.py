@@ -1,0 +1,367 @@
+"""The writing side: a tree that grows under an open directory, which may belong to an enemy too.
+
+Nothing appears half-made. A file that goes into an existing directory is staged beside its place and renamed. A
+directory that did not exist is staged as a whole, closed to everybody else, filled, and renamed once: below it,
+files can be made under their final names at a fraction of the cost. If the copy breaks off, the unfinished file
+is removed and what is complete takes its place.
+
+No name is ever followed: directories are opened one level at a time without links, files are created exclusively,
+and whatever stands at a file's final name is replaced by the rename, never written through. Data are not forced
+to the disk: after a power failure the last files of a copy may be those from before it, or empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from typing import Final, Self
+
+from sandport.sync.descent import OPEN_DIRECTORY, Descent, Identity
+from sandport.sync.entries import RESERVED_PREFIX, DirectoryEntry, FileEntry, LinkEntry
+from sandport.sync.errors import (
+    SyncError,
+    TargetBusyError,
+    TreeMovedError,
+    failure,
+    printable,
+)
+from sandport.sync.paths import not_entered
+from sandport.sync.removal import remove_tree
+from sandport.sync.rights import OWNER_RIGHTS, may_change_mode, open_for_filling
+
+__all__ = ["TargetTree"]
+
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NAME_ATTEMPTS: Final = 64
+"""How many fresh scratch names to try; a name of 64 random bits is taken only if somebody takes them all."""
+
+_CLOSED: Final = -1
+
+
+class _Frame:
+    """What is still to be done to an open directory when it is complete."""
+
+    __slots__ = ("fresh", "mode", "mtime_ns", "staged")
+
+    def __init__(self, *, staged: bool, fresh: bool, mode: int | None, mtime_ns: int | None) -> None:
+        self.staged = staged
+        self.fresh = fresh
+        self.mode = mode
+        self.mtime_ns = mtime_ns
+
+
+class TargetTree:
+    """Takes entries and bytes, and makes a tree of them.
+
+    Use it as a context manager: leaving it completes what is open, or, when an exception passes, puts away what is
+    unfinished and adds to the exception a note of what could not be put away.
+
+    Args:
+        root_fd: The directory to write into, opened for reading; stays the caller's to close.
+        label: How messages call that directory.
+    """
+
+    def __init__(self, root_fd: int, *, label: bytes) -> None:
+        self._descent = Descent(root_fd)
+        self._label = label
+        self._scratch = _scratch_name()
+        self._now_ns = time.time_ns()
+        self._frames = [_Frame(staged=False, fresh=False, mode=None, mtime_ns=None)]
+        self._open_fd = _CLOSED
+        self._unfinished: bytes | None = None
+        self._renames = False
+
+    def __enter__(self) -> Self:
+        frame = self._frames[0]
+        status = os.fstat(self._descent.fd)
+        frame.mode = self._make_writable(self._descent.fd, status, narrow_to=None)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            try:
+                while self._descent.depth:
+                    self.leave()
+                self._settle(self._descent.fd, self._frames[0])
+            except BaseException as broken:
+                self._abandon(broken)
+                raise
+        else:
+            self._abandon(error)
+
+    @property
+    def identity(self) -> Identity:
+        """Device and inode of the current directory."""
+        return self._descent.identity
+
+    def path_of(self, name: bytes = b"") -> bytes:
+        """Spell the place of a name for a message."""
+        below = self._descent.path_of(name)
+        return os.path.join(self._label, below) if below else self._label
+
+    # Directories
+
+    def enter(self, entry: DirectoryEntry, *, adopt: bool = True) -> None:
+        """Go into a directory, which is made if it does not exist.
+
+        Args:
+            entry: Its name, and the mode and time it is to have when it is complete.
+            adopt: Whether a directory that exists already takes the entry's mode and time.
+
+        Raises:
+            PathOutsideRootError: A symbolic link has that name.
+            TargetBusyError: Something else has that name.
+            SyncError: The system refuses.
+        """
+        name = entry.name
+        try:
+            if self._frames[-1].fresh:
+                try:
+                    self._make(entry, name, staged=False)
+                    return
+                except FileExistsError:
+                    # Somebody else writes into the staged directory; what stands there is met like any other.
+                    pass
+            try:
+                self._enter_existing(entry, adopt=adopt)
+            except FileNotFoundError:
+                self._make_staged(entry)
+        except OSError as error:
+            raise failure(error, self.path_of(name), "write into") from error
+
+    def leave(self) -> None:
+        """Complete the current directory: give it its mode and time, and its name if it was staged."""
+        level = self._descent.pop()
+        frame = self._frames.pop()
+        try:
+            self._settle(level.fd, frame)
+            if frame.staged:
+                self._rename(level.name, level.shown)
+        except BaseException as error:
+            # Nobody comes by here again, so a tree that did not get its name goes now, whatever the reason.
+            if frame.staged:
+                self._remove_staged(level.name, error)
+            if isinstance(error, OSError):
+                raise failure(error, self.path_of(level.shown), "complete") from error
+            raise
+        finally:
+            os.close(level.fd)
+
+    def _make_staged(self, entry: DirectoryEntry) -> None:
+        for _ in range(_NAME_ATTEMPTS):
+            try:
+                self._make(entry, self._scratch, staged=True)
+                return
+            except FileExistsError:
+                self._scratch = _scratch_name()
+        raise self._names_taken(entry.name)
+
+    def _make(self, entry: DirectoryEntry, name: bytes, *, staged: bool) -> None:
+        os.mkdir(name, OWNER_RIGHTS, dir_fd=self._descent.fd)
+        try:
+            fd = os.open(name, OPEN_DIRECTORY, dir_fd=self._descent.fd)
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error says more
+                os.rmdir(name, dir_fd=self._descent.fd)
+            raise
+        status = os.fstat(fd)
+        self._descent.push(name, fd, (status.st_dev, status.st_ino), shown=entry.name)
+        # A directory takes over setgid from one that is shared by a group; that is the target's way, kept.
+        mode = entry.mode | (status.st_mode & stat.S_ISGID)
+        self._frames.append(_Frame(staged=staged, fresh=True, mode=mode, mtime_ns=entry.mtime_ns))
+
+    def _enter_existing(self, entry: DirectoryEntry, *, adopt: bool) -> None:
+        name = entry.name
+        try:
+            fd, status = open_for_filling(name, self._descent.fd)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise not_entered(error, self._descent.fd, name, self.path_of(name)) from error
+        self._descent.push(name, fd, (status.st_dev, status.st_ino))
+        frame = _Frame(staged=False, fresh=False, mode=None, mtime_ns=None)
+        self._frames.append(frame)
+        frame.mode = self._make_writable(fd, status, narrow_to=entry.mode if adopt else None)
+        if adopt:
+            frame.mode = entry.mode | (status.st_mode & stat.S_ISGID)
+            frame.mtime_ns = entry.mtime_ns
+
+    def _make_writable(self, fd: int, status: os.stat_result, *, narrow_to: int | None) -> int | None:
+        """Give the owner all rights to a directory for as long as it is filled, and others none they will lose.
+
+        Returns:
+            The mode it had, if that is not the mode it has now.
+        """
+        had = stat.S_IMODE(status.st_mode)
+        meanwhile = had | OWNER_RIGHTS
+        if narrow_to is not None:
+            meanwhile &= narrow_to | OWNER_RIGHTS | ~0o777
+        if meanwhile == had or not may_change_mode(status):
+            return None
+        os.fchmod(fd, meanwhile)
+        return had
+
+    def _settle(self, fd: int, frame: _Frame) -> None:
+        if frame.mode is not None and stat.S_IMODE(os.fstat(fd).st_mode) != frame.mode:
+            os.fchmod(fd, frame.mode)
+        if frame.mtime_ns is not None:
+            # A directory of somebody else's that this user may write into keeps its time: it is not ours to set.
+            with contextlib.suppress(PermissionError):
+                os.utime(fd, ns=(self._now_ns, frame.mtime_ns))
+
+    # Files and links
+
+    def stage(self, entry: FileEntry) -> int:
+        """Begin a file.
+
+        Returns:
+            A descriptor to write its bytes to, empty; `commit` or the end of the tree closes it.
+
+        Raises:
+            SyncError: The system refuses.
+        """
+        try:
+            if self._frames[-1].fresh:
+                try:
+                    return self._create(entry, entry.name, renames=False)
+                except FileExistsError:
+                    # As in `enter`: somebody else was here, so the name is taken over by a rename.
+                    pass
+            for _ in range(_NAME_ATTEMPTS):
+                try:
+                    return self._create(entry, self._scratch, renames=True)
+                except FileExistsError:
+                    self._scratch = _scratch_name()
+        except OSError as error:
+            raise failure(error, self.path_of(entry.name), "create") from error
+        raise self._names_taken(entry.name)
+
+    def _create(self, entry: FileEntry, name: bytes, *, renames: bool) -> int:
+        # Not even its owner gets more than the entry allows; the descriptor can be written to anyway.
+        self._open_fd = fd = os.open(name, _CREATE, entry.mode & 0o600, dir_fd=self._descent.fd)
+        self._unfinished = name
+        self._renames = renames
+        return fd
+
+    def commit(self, entry: FileEntry) -> None:
+        """Complete the file that was begun: its mode, its time, and last its name.
+
+        Raises:
+            TargetBusyError: A directory has that name.
+            SyncError: The system refuses.
+        """
+        fd = self._open_fd
+        try:
+            os.fchmod(fd, entry.mode)
+            os.utime(fd, ns=(self._now_ns, entry.mtime_ns))
+            self._open_fd = _CLOSED
+            os.close(fd)
+            if self._renames:
+                self._rename(self._scratch, entry.name)
+            self._unfinished = None
+        except OSError as error:
+            raise failure(error, self.path_of(entry.name), "complete") from error
+
+    def link(self, entry: LinkEntry) -> None:
+        """Make a symbolic link, replacing what has its name.
+
+        Raises:
+            TargetBusyError: A directory has that name.
+            SyncError: The system refuses.
+        """
+        try:
+            if self._frames[-1].fresh:
+                try:
+                    self._make_link(entry, entry.name)
+                    return
+                except FileExistsError:
+                    # As in `enter`: somebody else was here, so the name is taken over by a rename.
+                    pass
+            for _ in range(_NAME_ATTEMPTS):
+                try:
+                    self._make_link(entry, self._scratch)
+                except FileExistsError:
+                    self._scratch = _scratch_name()
+                    continue
+                self._unfinished = self._scratch
+                self._rename(self._scratch, entry.name)
+                self._unfinished = None
+                return
+        except OSError as error:
+            raise failure(error, self.path_of(entry.name), "link") from error
+        raise self._names_taken(entry.name)
+
+    def _make_link(self, entry: LinkEntry, name: bytes) -> None:
+        os.symlink(entry.target, name, dir_fd=self._descent.fd)
+        self._unfinished = name
+        os.utime(name, ns=(self._now_ns, entry.mtime_ns), dir_fd=self._descent.fd, follow_symlinks=False)
+        self._unfinished = None
+
+    def _rename(self, scratch: bytes, name: bytes) -> None:
+        fd = self._descent.fd
+        try:
+            os.rename(scratch, name, src_dir_fd=fd, dst_dir_fd=fd)
+        except OSError as error:
+            if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST):
+                path = self.path_of(name)
+                raise TargetBusyError(
+                    f"{printable(path)} cannot be replaced: a directory stands where a file should go, or the other "
+                    "way round; remove it or choose another target",
+                    path=path,
+                ) from error
+            raise
+
+    # Ends
+
+    def _abandon(self, error: BaseException) -> None:
+        """Put away what is unfinished, so that a failed copy leaves whole files under final names and no scratch.
+
+        What fails here must not hide why the copy failed, so it becomes a note on that error.
+        """
+        try:
+            self._discard()
+        except OSError as problem:
+            error.add_note(f"could not remove what was unfinished in {printable(self.path_of())}: {problem}")
+        try:
+            while self._descent.depth:
+                try:
+                    self.leave()
+                except TreeMovedError as problem:
+                    error.add_note(f"while putting away: {problem}")
+                    return
+                except SyncError as problem:
+                    error.add_note(f"while putting away: {problem}")
+            self._settle(self._descent.fd, self._frames[0])
+        except OSError as problem:
+            error.add_note(f"could not restore the mode of {printable(self._label)}: {problem}")
+        finally:
+            self._descent.close()
+
+    def _discard(self) -> None:
+        if self._open_fd != _CLOSED:
+            fd, self._open_fd = self._open_fd, _CLOSED
+            os.close(fd)
+        if self._unfinished is not None:
+            name, self._unfinished = self._unfinished, None
+            os.unlink(name, dir_fd=self._descent.fd)
+
+    def _remove_staged(self, name: bytes, error: BaseException) -> None:
+        try:
+            remove_tree(self._descent.fd, name)
+        except (OSError, TreeMovedError) as problem:
+            error.add_note(f"could not remove {printable(self.path_of(name))}: {problem}")
+
+    def _names_taken(self, name: bytes) -> SyncError:
+        path = self.path_of(name)
+        return TargetBusyError(
+            f"cannot stage {printable(path)}: every scratch name beside it is taken at once; "
+            "stop the program that takes them",
+            path=path,
+        )
+
+
+def _scratch_name() -> bytes:
+    return RESERVED_PREFIX + os.urandom(8).hex().encode("ascii")

@@ -1,0 +1,164 @@
+"""The order in which a tree is visited: what both counting and copying go by.
+
+In each directory first everything that is no directory, straight from the open listing, then its directories one
+after the other. No listing is open while the walk is deeper, so open descriptors stay few; and of each directory
+on the way down, only the names of the directories still to visit are held.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Generator
+from typing import Final, NamedTuple, TypeAlias
+
+from sandport.sync.descent import OPEN_DIRECTORY, Descent, Identity
+from sandport.sync.entries import RESERVED_PREFIX
+from sandport.sync.errors import SyncError, TooLargeError, failure
+from sandport.sync.ledger import Ledger
+
+__all__ = ["Entered", "Step", "Walk", "kind_of", "name_lost"]
+
+_RESERVED_NAME: Final = os.fsdecode(RESERVED_PREFIX)
+
+
+class Entered(NamedTuple):
+    """The walk is now inside this directory; `status` is of its open descriptor."""
+
+    name: bytes
+    status: os.stat_result
+
+
+Step: TypeAlias = "os.DirEntry[str] | Entered | None"
+"""Something that is no directory; a directory begins; the innermost directory ends."""
+
+
+class Walk:
+    """One visit of a whole tree.
+
+    Args:
+        root_fd: The tree, opened for reading; stays the caller's to close.
+        ledger: Takes what is left out, with the reason.
+        poll: Called between entries; may raise to stop the walk.
+        max_entries: How many names of any kind the tree may hold, or None for no ceiling.
+        avoid: A directory not to enter, because the copy is being written there.
+    """
+
+    def __init__(
+        self,
+        root_fd: int,
+        ledger: Ledger,
+        *,
+        poll: Callable[[], None],
+        max_entries: int | None = None,
+        avoid: Identity | None = None,
+    ) -> None:
+        self.descent = Descent(root_fd)
+        self.entries_seen = 0
+        self._ledger = ledger
+        self._poll = poll
+        self._max_entries = max_entries
+        self._avoid = avoid
+
+    def steps(self) -> Generator[Step, None, None]:
+        """Visit the tree once.
+
+        Raises:
+            TooLargeError: There are more than `max_entries` names.
+            TreeMovedError: A directory was moved away while the walk was inside.
+            SyncError: A listing cannot be read.
+        """
+        try:
+            waiting = [(yield from self._leaves())]
+            while waiting:
+                if waiting[-1]:
+                    entered = self._enter(waiting[-1].pop())
+                    if entered is not None:
+                        yield entered
+                        waiting.append((yield from self._leaves()))
+                    continue
+                waiting.pop()
+                if waiting:
+                    os.close(self.descent.pop().fd)
+                    yield None
+        finally:
+            self.descent.close()
+
+    def _leaves(self) -> Generator[Step, None, list[bytes]]:
+        directories: list[bytes] = []
+        ceiling = self._max_entries
+        poll = self._poll
+        try:
+            with os.scandir(self.descent.fd) as listing:
+                for item in listing:
+                    poll()
+                    self.entries_seen += 1
+                    if ceiling is not None and self.entries_seen > ceiling:
+                        raise self._too_many(ceiling)
+                    name = item.name
+                    if name.startswith(_RESERVED_NAME):
+                        path = self.descent.path_of(os.fsencode(name))
+                        self._ledger.skip(path, "names that begin with .sandport- are reserved")
+                    elif item.is_dir(follow_symlinks=False):
+                        directories.append(os.fsencode(name))
+                    else:
+                        yield item
+        except OSError as error:
+            raise failure(error, self.descent.path_of(), "list") from error
+        return directories
+
+    def _enter(self, name: bytes) -> Entered | None:
+        self._poll()
+        try:
+            fd = os.open(name, OPEN_DIRECTORY, dir_fd=self.descent.fd)
+        except OSError as error:
+            name_lost(error, self.descent.path_of(name), self._ledger)
+            return None
+        try:
+            status = os.fstat(fd)
+        except OSError as error:
+            os.close(fd)
+            raise failure(error, self.descent.path_of(name), "look at") from error
+        identity = (status.st_dev, status.st_ino)
+        if identity == self._avoid:
+            os.close(fd)
+            self._ledger.skip(self.descent.path_of(name), "it is the target of this copy")
+            return None
+        self.descent.push(name, fd, identity)
+        return Entered(name, status)
+
+    def _too_many(self, ceiling: int) -> SyncError:
+        return TooLargeError(
+            f"the source holds more than {ceiling:,} entries; copy a smaller part, or raise max_entries",
+            path=self.descent.path_of(),
+        )
+
+
+def name_lost(error: OSError, path: bytes, ledger: Ledger) -> None:
+    """Note why a name that was listed cannot be opened.
+
+    Raises:
+        SyncError: The reason is no property of the file, such as too many open files.
+    """
+    if error.errno == errno.ENOENT:
+        ledger.change(path, "it was removed before it could be read")
+    elif error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENXIO):
+        ledger.change(path, "it was replaced by something of another kind before it could be read")
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        ledger.skip(path, "permission to read it was denied")
+    elif error.errno == errno.EAGAIN:
+        ledger.skip(path, "another program holds a lease on it")
+    else:
+        raise failure(error, path, "open") from error
+
+
+def kind_of(mode: int) -> str:
+    """Name what a file that is neither regular, directory nor link is."""
+    if stat.S_ISFIFO(mode):
+        return "FIFO"
+    if stat.S_ISSOCK(mode):
+        return "socket"
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        return "device"
+    return "special file"
