@@ -37,6 +37,7 @@ RESERVED_GROUPS: dict[str, tuple[str, ...]] = {
     "setup": ("startSetup", "getSetup", "cancelSetup"),
     "template": ("captureTemplate",),
     "templateDeletion": ("deleteTemplate",),
+    "file": ("readFile", "writeFile", "statPath", "listPath", "removePath"),
 }
 """Named by the design and not yet served by any provider: drafts, whose shape the first provider fixes."""
 

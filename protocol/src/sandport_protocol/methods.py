@@ -1,4 +1,4 @@
-"""The table of methods and notifications: what each takes, answers, and may be repeated."""
+"""The table of methods and notifications: what each takes, answers, how it fails, and whether it may be repeated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from . import v1
+from . import errors, v1
 
 
 class Method(Struct, frozen=True, kw_only=True):
@@ -23,6 +23,8 @@ class Method(Struct, frozen=True, kw_only=True):
     """What a second call does."""
     cancel: str
     """What a cut at any point leaves behind."""
+    errors: tuple[type[errors.WireError], ...]
+    """Conditions that a host must expect; a worker may answer others where none of these fits."""
 
 
 class Notification(Struct, frozen=True, kw_only=True):
@@ -35,6 +37,21 @@ class Notification(Struct, frozen=True, kw_only=True):
 
 _KEEPS_NOTHING = "leaves nothing behind"
 
+_ANY = (errors.InvalidRequest, errors.InvalidParams, errors.NotInitialized, errors.Internal)
+_CALL = (*_ANY, errors.MethodNotFound, errors.TooLarge, errors.Overloaded, errors.Unavailable, errors.Cancelled)
+_VENDOR = (*_CALL, errors.AuthenticationFailed, errors.RateLimited)
+_CONFIGURED = (*_VENDOR, errors.ConfigInvalid, errors.NotSupported)
+_SANDBOX = (*_VENDOR, errors.NotAttached, errors.LeaseNotFound, errors.SandboxLost, errors.NotSupported)
+_COMMAND = (
+    *_SANDBOX,
+    errors.QuotaExceeded,
+    errors.CommandNotFound,
+    errors.CommandNotExecutable,
+    errors.PathNotFound,
+    errors.PathOutsideRoot,
+)
+_PROCESS = (*_SANDBOX, errors.ProcessNotFound)
+
 _METHODS = (
     Method(
         name="initialize",
@@ -44,6 +61,13 @@ _METHODS = (
         group="session",
         repeat="is refused with InvalidRequest; the first hello holds",
         cancel="cannot be cancelled",
+        errors=(
+            errors.InvalidRequest,
+            errors.InvalidParams,
+            errors.VersionMismatch,
+            errors.Unavailable,
+            errors.Internal,
+        ),
     ),
     Method(
         name="ping",
@@ -53,6 +77,7 @@ _METHODS = (
         group="session",
         repeat="answers again",
         cancel="cannot be cancelled",
+        errors=(errors.InvalidRequest,),
     ),
     Method(
         name="shutdown",
@@ -62,6 +87,7 @@ _METHODS = (
         group="session",
         repeat="waits for the same end",
         cancel="cannot be cancelled",
+        errors=(errors.InvalidRequest, errors.InvalidParams),
     ),
     Method(
         name="validateConfig",
@@ -71,6 +97,7 @@ _METHODS = (
         group="config",
         repeat="answers the same",
         cancel=_KEEPS_NOTHING,
+        errors=_CALL,
     ),
     Method(
         name="probe",
@@ -80,6 +107,7 @@ _METHODS = (
         group="config",
         repeat="looks again",
         cancel=_KEEPS_NOTHING,
+        errors=_CONFIGURED,
     ),
     Method(
         name="acquireLease",
@@ -89,6 +117,7 @@ _METHODS = (
         group="lease",
         repeat="is refused: an id serves one create",
         cancel="destroys what was created, or answers Cancelled with dispatched unknown",
+        errors=(*_CONFIGURED, errors.QuotaExceeded),
     ),
     Method(
         name="attachLease",
@@ -98,6 +127,7 @@ _METHODS = (
         group="lease",
         repeat="answers the same sandbox",
         cancel="leaves the sandbox as it was",
+        errors=_CONFIGURED,
     ),
     Method(
         name="listLeases",
@@ -107,6 +137,7 @@ _METHODS = (
         group="lease",
         repeat="lists again",
         cancel=_KEEPS_NOTHING,
+        errors=_CONFIGURED,
     ),
     Method(
         name="destroyLease",
@@ -116,6 +147,7 @@ _METHODS = (
         group="lease",
         repeat="succeeds with `gone`",
         cancel="may leave the sandbox half ended; a repeat finishes it",
+        errors=(*_VENDOR, errors.NotAttached),
     ),
     Method(
         name="execute",
@@ -125,6 +157,7 @@ _METHODS = (
         group="command",
         repeat="runs the command again; a host never does that by itself",
         cancel="ends the command and what it started as far as the capability `kill` says",
+        errors=_COMMAND,
     ),
     Method(
         name="startProcess",
@@ -134,6 +167,7 @@ _METHODS = (
         group="process",
         repeat="is refused while the id is known",
         cancel="ends the process if it was started",
+        errors=_COMMAND,
     ),
     Method(
         name="writeProcess",
@@ -143,6 +177,7 @@ _METHODS = (
         group="process",
         repeat="writes the bytes again",
         cancel="may have written a part",
+        errors=_PROCESS,
     ),
     Method(
         name="signalProcess",
@@ -152,6 +187,7 @@ _METHODS = (
         group="process",
         repeat="signals again",
         cancel="may have signalled",
+        errors=_PROCESS,
     ),
     Method(
         name="waitProcess",
@@ -161,6 +197,7 @@ _METHODS = (
         group="process",
         repeat="follows from the offset that it names",
         cancel="stops following; the process runs on",
+        errors=(*_PROCESS, errors.OutputGap),
     ),
 )
 

@@ -21,7 +21,7 @@ open --cancel--> cancelling --result, error, confirmed, crash, lost--> ended
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 Phase = Literal["new", "greeting", "negotiated", "serving", "draining", "closed"]
 NEW: Final = "new"
@@ -30,6 +30,7 @@ NEGOTIATED: Final = "negotiated"
 SERVING: Final = "serving"
 DRAINING: Final = "draining"
 CLOSED: Final = "closed"
+PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 Kind = Literal[
     "initialize",
@@ -83,12 +84,14 @@ OPEN: Final = "open"
 CANCELLING: Final = "cancelling"
 TOLD: Final = "told"
 ENDED: Final = "ended"
+REQUEST_STATES: Final[tuple[RequestState, ...]] = get_args(RequestState)
 
 Happening = Literal["result", "error", "confirmed", "cancel", "tell", "crash", "lost"]
 """`confirmed`: the error Cancelled. `tell`: the grace is over, the caller is told. `lost`: a pong proved it."""
 
 Outcome = Literal["result", "error", "cancelled", "deadline", "crashed"]
 """How a request ends for its caller: exactly one of these, exactly once."""
+OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
 BY_CAUSE: Final = "cause"
 """Cancelled or deadline, whichever made the host cancel first."""

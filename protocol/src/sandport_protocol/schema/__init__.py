@@ -1,0 +1,1 @@
+"""The published JSON Schema of the protocol, and what generates it."""

@@ -1,0 +1,86 @@
+"""What a type cannot say, as JSON Schema: patterns, bounds, and members that exclude each other.
+
+Every struct with rules in its `__post_init__` has an entry here with the same rules; a test reads random messages by
+both and holds them to the same verdict. Only a NUL byte inside `b64` has no form here: SPEC.md says it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from sandport_protocol import v1
+from sandport_protocol.envelope import Notification, Request
+from sandport_protocol.limits import Limits
+
+JsonSchema = dict[str, Any]
+
+_SANDBOX_ID: JsonSchema = {"pattern": f"^{v1.SANDBOX_ID.pattern}$"}
+_PROCESS_ID: JsonSchema = {"pattern": f"^{v1.PROCESS_ID.pattern}$"}
+_NO_NUL: JsonSchema = {"pattern": r"^[^\u0000]*$"}
+_ABOVE_0: JsonSchema = {"exclusiveMinimum": 0}
+_NOT_NULL: JsonSchema = {"not": {"type": "null"}}
+
+
+def _given(name: str, schema: JsonSchema) -> JsonSchema:
+    return {"required": [name], "properties": {name: schema}}
+
+
+_COMMAND_MEMBERS: JsonSchema = {
+    "sandboxId": _SANDBOX_ID,
+    "argv": {
+        "minItems": 1,
+        "items": _NO_NUL,
+        "allOf": [{"prefixItems": [{"not": {"enum": ["", {"b64": ""}]}}]}],
+    },
+    "shell": _NO_NUL,
+    "cwd": _NO_NUL,
+    "env": {
+        "propertyNames": {"pattern": f"^{v1.VARIABLE_NAME.pattern}$"},
+        "allOf": [{"additionalProperties": _NO_NUL}],
+    },
+    "timeoutMs": _ABOVE_0,
+}
+_ONE_COMMAND: JsonSchema = {"oneOf": [_given("argv", _NOT_NULL), _given("shell", _NOT_NULL)]}
+_PROCESS: JsonSchema = {"properties": {"sandboxId": _SANDBOX_ID, "processId": _PROCESS_ID}}
+_RESULT: JsonSchema = {
+    "allOf": [
+        {
+            "if": {"properties": {"ended": {"const": "exited"}}},
+            "then": _given("exitCode", {"type": "integer"}),
+            "else": {"properties": {"exitCode": {"type": "null"}}},
+        },
+        {
+            "if": {"properties": {"ended": {"const": "signalled"}}},
+            "then": _given("signal", {"type": "integer"}),
+        },
+    ],
+}
+
+CONSTRAINTS: dict[type[Struct], JsonSchema] = {
+    Request: {"properties": {"params": {"type": "object"}}},
+    Notification: {"properties": {"params": {"type": "object"}}},
+    Limits: {
+        "properties": {
+            wire_name: {"minimum": 0 if name.endswith("_ms") or name == "junk_bytes" else 1}
+            for name, wire_name in zip(Limits.__struct_fields__, Limits.__struct_encode_fields__, strict=True)
+        }
+    },
+    v1.AcquireLeaseParams: {"properties": {"sandboxId": _SANDBOX_ID, "ttlMs": _ABOVE_0}},
+    v1.AttachLeaseParams: {"properties": {"sandboxId": _SANDBOX_ID}},
+    v1.ListLeasesParams: {"properties": {"sandboxId": _SANDBOX_ID}},
+    v1.DestroyLeaseParams: {"properties": {"sandboxId": _SANDBOX_ID}},
+    v1.ExecuteParams: {"properties": {**_COMMAND_MEMBERS, "outputLimitBytes": {"minimum": 0}}, **_ONE_COMMAND},
+    v1.ExecuteResult: _RESULT,
+    v1.StartProcessParams: {"properties": {**_COMMAND_MEMBERS, "processId": _PROCESS_ID}, **_ONE_COMMAND},
+    v1.WriteProcessParams: _PROCESS,
+    v1.SignalProcessParams: {
+        **_PROCESS,
+        "oneOf": [_given("signal", _NOT_NULL), _given("kill", {"const": True}), _given("resize", _NOT_NULL)],
+    },
+    v1.WaitProcessParams: _PROCESS,
+    v1.WaitProcessResult: _RESULT,
+    v1.CreditParams: {"properties": {"bytes": _ABOVE_0}},
+}
+"""By struct: keywords for the struct, and under `properties` keywords for single members."""
