@@ -1,0 +1,32 @@
+"""Names for the shell to complete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+def complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Providers that are installed or configured."""
+    from sandport.discovery import discover
+
+    names = {provider.name for provider in discover().providers} | set(_configured("providers"))
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def complete_environment(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Environments of the files in force."""
+    return sorted(name for name in _configured("environments") if name.startswith(incomplete))
+
+
+def _configured(section: str) -> dict[str, Any]:
+    from sandport.configuration import load
+    from sandport.errors import ConfigurationInvalid
+
+    try:
+        found: dict[str, Any] = getattr(load(), section)
+    except ConfigurationInvalid:
+        # Somebody is in the middle of a line: the command itself will say what is wrong with the file.
+        return {}
+    return found

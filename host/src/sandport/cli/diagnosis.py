@@ -1,0 +1,154 @@
+"""What `sandport doctor` looks at."""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+import sys
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from sandport.configuration import Configuration, load
+from sandport.errors import ConfigurationInvalid, UsageError
+from sandport.home import Home, home_path
+
+from .application import Settings
+from .inventory import Listed, inventory
+from .listing import Colour, coloured, put, put_json
+from .messages import printable, unicode_text
+from .status import human_bytes
+
+State = Literal["ok", "warning", "wrong"]
+
+OLDEST = (3, 11)
+_COLOURS: dict[State, Colour] = {"ok": "green", "warning": "yellow", "wrong": "red"}
+_MOST_ENTRIES = 200_000
+"""A folder's size is counted up to here; doctor must not read a disk for minutes."""
+
+
+class Check(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One thing that was looked at."""
+
+    name: str
+    state: State
+    detail: str
+    fix: str | None = None
+    """What to do, where something can be done."""
+    log_tail: tuple[str, ...] = ()
+    """The last lines of a worker that did not start."""
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Everything that was looked at."""
+
+    ok: bool
+    version: str
+    checks: tuple[Check, ...]
+    providers: tuple[Listed, ...]
+
+
+def diagnose(settings: Settings, *, as_json: bool) -> int:
+    """Look at everything and print what was found; 1 where something is wrong, else 0."""
+    from sandport import __version__
+
+    configuration, about_settings = _settings(settings)
+    about_home = _home()
+    checks = [_python(), about_settings, about_home]
+    found = inventory(configuration)
+    if about_home.state != "wrong":
+        from .probing import ask_all
+
+        ask_all(found, configuration, settings)
+        if (code := settings.interrupts.exit_code) is not None:
+            return code
+    checks += [_provider(provider) for provider in found.providers]
+    checks += [Check(name="metadata", state="wrong", detail=fault.message) for fault in found.faults]
+    if not found.providers:
+        fix = "pip install sandport-provider-local"
+        checks.append(Check(name="providers", state="wrong", detail="none is installed or configured", fix=fix))
+    ok = all(check.state != "wrong" for check in checks)
+    if as_json:
+        put_json(Diagnosis(ok=ok, version=__version__, checks=tuple(checks), providers=found.providers))
+    else:
+        for check in checks:
+            put("".join(line + "\n" for line in _lines(check)).encode())
+    return 0 if ok else 1
+
+
+def _python() -> Check:
+    version = f"{platform.python_version()} ({sys.executable or 'embedded in a program'})"
+    if sys.version_info < OLDEST:
+        return Check(name="python", state="wrong", detail=version, fix="use Python 3.11 or newer")
+    return Check(name="python", state="ok", detail=version)
+
+
+def _settings(settings: Settings) -> tuple[Configuration, Check]:
+    try:
+        configuration = load(settings.config)
+    except ConfigurationInvalid as error:
+        # The rest is looked at as if there were no file, so that one typing error does not hide what else is wrong.
+        return Configuration(), Check(name="settings", state="wrong", detail=unicode_text(str(error)))
+    files = ", ".join(unicode_text(str(source)) for source in configuration.sources)
+    return configuration, Check(name="settings", state="ok", detail=files or "no sandport.toml: everything by default")
+
+
+def _home() -> Check:
+    try:
+        root = home_path(os.environ)
+        fresh = not root.exists()
+        home = Home.open()
+    except UsageError as error:
+        message, _, fix = unicode_text(str(error)).partition("\n")
+        return Check(name="home", state="wrong", detail=message, fix=fix or None)
+    mode = stat.S_IMODE(home.root.stat().st_mode)
+    parts = [f"{unicode_text(str(home.root))}, mode {mode:04o}, store {home.store_id}"]
+    if fresh:
+        parts.append("just made")
+    parts += [f"{name} {_size(home.root / name)}" for name in ("workers", "logs") if (home.root / name).is_dir()]
+    return Check(name="home", state="ok", detail=", ".join(parts))
+
+
+def _size(folder: Path) -> str:
+    total = count = 0
+    for path, _, files in os.walk(folder):
+        for name in files:
+            count += 1
+            if count > _MOST_ENTRIES:
+                return f"over {human_bytes(total)}"
+            try:
+                total += os.lstat(os.path.join(path, name)).st_size
+            except FileNotFoundError:
+                # A sandbox that ends while it is counted.
+                continue
+    return human_bytes(total)
+
+
+def _provider(provider: Listed) -> Check:
+    name = f"provider {provider.name}"
+    if provider.fault is not None:
+        message, _, fix = provider.fault.message.partition("\n")
+        return Check(name=name, state="wrong", detail=message, fix=fix or None, log_tail=provider.fault.log_tail)
+    hello = provider.hello
+    if hello is None:
+        return Check(name=name, state="warning", detail="was not asked: its worker needs the home")
+    detail = f"{hello.version}, worker ready in {provider.start_ms} ms"
+    if not hello.withheld:
+        return Check(name=name, state="ok", detail=detail)
+    return Check(
+        name=name,
+        state="warning",
+        detail=f"{detail}; set here and withheld from it: {', '.join(hello.withheld)}",
+        fix=f"to grant them, in sandport.toml: {provider.grant_line()}",
+    )
+
+
+def _lines(check: Check) -> list[str]:
+    mark = {"ok": "ok", "warning": "warn", "wrong": "WRONG"}[check.state]
+    head = coloured(mark.ljust(6), _COLOURS[check.state])
+    rest = [check.fix] if check.fix else []
+    rest += [f"| {line}" for line in check.log_tail]
+    first = printable(f"{check.name}: {check.detail}")
+    return [head + first, *(" " * 6 + printable(line) for line in rest)]

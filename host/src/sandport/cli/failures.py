@@ -1,0 +1,89 @@
+"""What an exception means to whoever called the command: its name, its words, its exit code."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from sandport.errors import (
+    CommandNotExecutable,
+    CommandNotFound,
+    ConfigInvalid,
+    NotSupported,
+    SandportError,
+    UsageError,
+)
+from sandport_protocol.errors import Dispatched, Retry
+
+from . import exit_codes
+from .messages import unicode_text
+
+
+class Failure(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One error, as `--json` shows it."""
+
+    condition: str
+    """The name of the error's class; `Bug` for one that is not of Sandport's making."""
+    message: str
+    retry: Retry = "never"
+    dispatched: Dispatched = "unknown"
+    code: int
+    """What the command exits with because of it."""
+
+
+class OutputFailed(Exception):
+    """Our output could not be handed on.
+
+    Attributes:
+        closed: Nobody reads it any more.
+    """
+
+    def __init__(self, stream: str, error: OSError) -> None:
+        super().__init__(f"{stream} cannot be written: {error.strerror}")
+        self.closed = isinstance(error, BrokenPipeError)
+
+
+def misuse(message: str) -> Failure:
+    """What was wrong with the words of the command."""
+    return Failure(condition=UsageError.__name__, message=unicode_text(message), dispatched="no", code=exit_codes.USAGE)
+
+
+def failure_of(error: BaseException, *, started: bool = False) -> Failure:
+    """Name, words and exit code of an exception.
+
+    Args:
+        error: What was raised.
+        started: Something had been started by then, so that the code for wrong use would say too little.
+    """
+    code = _code(error)
+    return Failure(
+        condition=type(error).__name__ if _ours(error) else "Bug",
+        message=unicode_text(str(error) if _ours(error) else f"{type(error).__name__}: {error}"),
+        retry=getattr(error, "retry", "never"),
+        dispatched=getattr(error, "dispatched", "unknown"),
+        code=exit_codes.OURS if started and code == exit_codes.USAGE else code,
+    )
+
+
+def _ours(error: BaseException) -> bool:
+    if isinstance(error, (SandportError, OutputFailed)):
+        return True
+    from sandport.sync.errors import SyncError
+
+    return isinstance(error, SyncError)
+
+
+def _code(error: BaseException) -> int:
+    match error:
+        case CommandNotFound():
+            return exit_codes.NOT_FOUND
+        case CommandNotExecutable():
+            return exit_codes.NOT_EXECUTABLE
+        case UsageError():
+            return exit_codes.USAGE
+        case ConfigInvalid() | NotSupported() if error.dispatched == "no":
+            # The provider refused before it created anything.
+            return exit_codes.USAGE
+        case OutputFailed(closed=True):
+            return exit_codes.CLOSED_PIPE
+        case _:
+            return exit_codes.OURS

@@ -1,0 +1,64 @@
+"""Ctrl-C, SIGTERM and SIGHUP, from the first moment of the process to the last.
+
+Before anything was started, and after everything was ended, a signal ends the process at once. In between the first
+one cancels what runs, so that it is cleaned up; a second one leaves without waiting.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """The handler of this process's signals.
+
+    Attributes:
+        received: The first signal that was caught, None before.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._cancel: Callable[[], object] | None = None
+        self._abandon: Callable[[], object] | None = None
+
+    def install(self) -> None:
+        """Catch the signals; one that the parent had ignored (nohup, a background job) stays ignored."""
+        for number in CAUGHT:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._handle)
+
+    def guard(self, cancel: Callable[[], object]) -> None:
+        """From now on something runs: the first signal calls `cancel`, in the middle of whatever the thread does."""
+        self._cancel = cancel
+
+    def on_leaving(self, abandon: Callable[[], object]) -> None:
+        """What a second signal still does, without waiting, before it ends the process."""
+        self._abandon = abandon
+
+    def relax(self) -> None:
+        """Everything was ended: from now on a signal ends the process at once."""
+        self._cancel = self._abandon = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """128 and the signal, as a shell says it; None where none came."""
+        return None if self.received is None else 128 + self.received
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        first = self.received is None
+        if first:
+            self.received = number
+        if first and self._cancel is not None:
+            self._cancel()
+            return
+        try:
+            if self._abandon is not None:
+                self._abandon()
+        finally:
+            # Not an exception: that would pass through whatever runs, and could be caught there.
+            os._exit(self.exit_code or 0)

@@ -1,0 +1,171 @@
+"""From the words of `sandport run` to a plan: everything that can be wrong without a sandbox is found here."""
+
+from __future__ import annotations
+
+import math
+import os
+import traceback
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from sandport.configuration import Configuration, load, parse_overrides
+from sandport.errors import UsageError
+from sandport_protocol.v1 import VARIABLE_NAME
+
+from .application import Settings
+from .failures import failure_of
+from .messages import say, write
+from .report import Ids, Report
+from .transfer import Transfer, into_sandbox, out_of_sandbox
+
+DEFAULT_PROVIDER = "local"
+DEFAULT_TTL_S = 3600.0
+_BEYOND_TIMEOUT_S = 600.0
+"""A sandbox outlives its command's time-out by this much: room for the copies before and after it."""
+_LONGEST_S = 10 * 365 * 86400.0
+
+Talk = Literal["quiet", "normal", "verbose"]
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """The options as they were given."""
+
+    provider: str | None
+    environment: str | None
+    config: tuple[str, ...]
+    into: tuple[str, ...]
+    out: tuple[str, ...]
+    cwd: str | None
+    env: tuple[str, ...]
+    timeout: str | None
+    ttl: str | None
+    stdin: str | None
+    as_json: bool
+    quiet: bool
+    verbose: bool
+    command: tuple[str, ...]
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What is to be done."""
+
+    configuration: Configuration
+    """With nothing in it that could be taken for the provider that was named."""
+    environment: str
+    """What the host is asked for: an environment's name, or a provider's."""
+    config: dict[str, Any]
+    into: tuple[Transfer, ...]
+    out: tuple[Transfer, ...]
+    cwd: str | None
+    env: dict[str, str]
+    timeout_s: float | None
+    ttl_s: float
+    stdin: int | None
+    """An open descriptor; None for no input."""
+    command: tuple[str, ...]
+    as_json: bool
+    talk: Talk
+    ids: Ids
+
+
+def run(wish: Wish, settings: Settings) -> int:
+    """Do what was asked for; answers the exit code."""
+    report = Report(ids=Ids(provider=wish.provider, environment=wish.environment))
+    try:
+        plan = plan_of(wish, settings)
+    except UsageError as error:
+        failure = failure_of(error)
+        report.failed(failure)
+        say(failure.message)
+        if settings.debug:
+            write(traceback.format_exc())
+    else:
+        report.ids = plan.ids
+        from .execution import perform
+
+        perform(plan, settings, report)
+    if wish.as_json:
+        report.write()
+    return report.code
+
+
+def plan_of(wish: Wish, settings: Settings) -> Plan:
+    """Check the options, and open what they name on this machine.
+
+    Raises:
+        UsageError: Something is wrong; the message names the option and the fix.
+    """
+    if not wish.command or not wish.command[0]:
+        raise UsageError("run: there is no command\nas in: sandport run -- echo hello")
+    if wish.provider is not None and wish.environment is not None:
+        raise UsageError("-p and -e: give one of them; an environment names its provider")
+    if wish.quiet and wish.verbose:
+        raise UsageError("-q and -v: give one of them")
+    timeout_s = None if wish.timeout is None else _seconds("--timeout", wish.timeout)
+    configuration = load(settings.config)
+    if wish.environment is not None:
+        environment, provider = wish.environment, configuration.environment(wish.environment).provider
+    else:
+        environment = provider = wish.provider or DEFAULT_PROVIDER
+        # An environment of the same name is not what was asked for.
+        configuration = Configuration(
+            host=configuration.host, providers=configuration.providers, sources=configuration.sources
+        )
+    return Plan(
+        configuration=configuration,
+        environment=environment,
+        config=parse_overrides(wish.config),
+        into=tuple(map(into_sandbox, wish.into)),
+        out=tuple(map(out_of_sandbox, wish.out)),
+        cwd=wish.cwd,
+        env=dict(map(_variable, wish.env)),
+        timeout_s=timeout_s,
+        ttl_s=_ttl(wish.ttl, timeout_s),
+        stdin=None if wish.stdin is None else _input(wish.stdin),
+        command=wish.command,
+        as_json=wish.as_json,
+        talk="quiet" if wish.quiet else "verbose" if wish.verbose else "normal",
+        ids=Ids(provider=provider, environment=wish.environment),
+    )
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= _LONGEST_S:
+        raise UsageError(f"{option} {text}: expected a number of seconds above 0, as in {option} 90")
+    return value
+
+
+def _ttl(text: str | None, timeout_s: float | None) -> float:
+    if text is None:
+        return DEFAULT_TTL_S if timeout_s is None else max(DEFAULT_TTL_S, timeout_s + _BEYOND_TIMEOUT_S)
+    ttl_s = _seconds("--ttl", text)
+    if timeout_s is not None and timeout_s > ttl_s:
+        raise UsageError(f"--ttl {text}: the sandbox would end before --timeout {timeout_s:g}; give at least that")
+    return ttl_s
+
+
+def _variable(pair: str) -> tuple[str, str]:
+    name, equals, value = pair.partition("=")
+    if not equals:
+        raise UsageError(f"--env {pair}: expected K=V, as in --env {name or 'K'}=1")
+    if not VARIABLE_NAME.fullmatch(name):
+        raise UsageError(f"--env {pair}: {name!r} is not a variable's name (letters, digits and _, no leading digit)")
+    return name, value
+
+
+def _input(path: str) -> int:
+    if path == "-":
+        return 0
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"--stdin {path}: {error.strerror}") from error
+    if os.path.isdir(descriptor):
+        os.close(descriptor)
+        raise UsageError(f"--stdin {path}: is a directory")
+    return descriptor

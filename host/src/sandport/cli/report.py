@@ -1,0 +1,143 @@
+"""What `sandport run --json` writes: one object that says how it ended and why, whoever's fault it was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from sandport.outcome import Captured, Outcome
+from sandport.sync.result import SyncResult
+
+from .failures import Failure
+from .listing import put
+from .messages import unicode_text
+from .transfer import Transfer
+
+Phase = Literal["start", "acquire", "syncIn", "command", "syncOut", "release", "stop"]
+"""Worker started; sandbox created; files in; the command; files out; sandbox destroyed; workers stopped."""
+
+
+class StreamCount(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One stream of the program."""
+
+    bytes: int = 0
+    end: str = "seen"
+    """`heldOpen`: something that the command left behind still holds it."""
+
+
+class Ids(Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """Who and where."""
+
+    provider: str | None = None
+    environment: str | None = None
+    sandbox: str | None = None
+    store: str | None = None
+
+
+class Moved(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One `--in` or `--out` that was done."""
+
+    direction: Literal["in", "out"]
+    local: str
+    remote: str
+    files: int
+    directories: int
+    links: int
+    bytes: int
+    skipped: int
+    refused: int
+    changed: int
+
+
+class Report(Struct, kw_only=True, rename="camel"):
+    """The whole object; members that do not apply are null."""
+
+    code: int = 0
+    """What the command exits with."""
+    code_from: Literal["program", "sandport"] = "sandport"
+    """Whose code that is: a program may well exit with 125 too."""
+    ended: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    core_dumped: bool = False
+    tree: str | None = None
+    stdout: StreamCount | None = None
+    stderr: StreamCount | None = None
+    error: Failure | None = None
+    """The first thing that went wrong on our side."""
+    ids: Ids
+    moved: list[Moved] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """What else went wrong, such as an end of a sandbox that nobody confirmed."""
+    timings_ms: dict[Phase, int] = field(default_factory=dict)
+    total_ms: int = 0
+
+    @contextmanager
+    def timing(self, phase: Phase) -> Iterator[None]:
+        """Count the block's time to a phase."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.timings_ms[phase] = self.timings_ms.get(phase, 0) + _ms(time.monotonic() - started)
+
+    def take(self, outcome: Outcome) -> None:
+        """The program ended, and so."""
+        self.ended = outcome.ended
+        self.exit_code = outcome.exit_code
+        self.signal = outcome.signal
+        self.core_dumped = outcome.core_dumped
+        self.tree = outcome.tree
+        self.stdout = _count(outcome.stdout)
+        self.stderr = _count(outcome.stderr)
+        self.notes += [unicode_text(note) for note in outcome.notes]
+        self.code = outcome.shell_code
+        self.code_from = "sandport" if outcome.ended == "timedOut" else "program"
+
+    def moved_files(self, direction: Literal["in", "out"], transfer: Transfer, result: SyncResult) -> None:
+        """One copy was done."""
+        self.moved.append(
+            Moved(
+                direction=direction,
+                local=unicode_text(transfer.local),
+                remote=unicode_text(transfer.remote),
+                files=result.files,
+                directories=result.directories,
+                links=result.links,
+                bytes=result.total_bytes,
+                skipped=result.skipped_count,
+                refused=result.refused_count,
+                changed=result.changed_count,
+            )
+        )
+
+    def failed(self, failure: Failure) -> None:
+        """Something of ours went wrong; a code that a program exited with stays, unless it was 0."""
+        if self.error is None:
+            self.error = failure
+        else:
+            self.warnings.append(failure.message)
+        if self.code == 0:
+            self.code, self.code_from = failure.code, "sandport"
+
+    def interrupted(self, code: int) -> None:
+        """A signal ended it: that is what the caller has to know."""
+        self.code, self.code_from = code, "sandport"
+
+    def write(self) -> None:
+        """Print the object, and nothing else, on stdout."""
+        put(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
+
+
+def _count(captured: Captured) -> StreamCount:
+    return StreamCount(bytes=captured.total_bytes, end=captured.end)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
