@@ -71,9 +71,8 @@ async def run(work: Project, report: Path) -> int:
     if not inside.stdout.decode().startswith(digest):
         raise SystemExit("the report is not the file that the tests wrote")
     suite = next(ET.fromstring(content).iter("testsuite"))
-    print(
-        f"junit.xml, sha256 {digest[:16]}... on both sides: {suite.get('tests')} tests, {suite.get('failures')} failures"
-    )
+    counts = f"{suite.get('tests')} tests, {suite.get('failures')} failures"
+    print(f"junit.xml, sha256 {digest[:16]}... on both sides: {counts}")
     return outcome.shell_code
 
 
