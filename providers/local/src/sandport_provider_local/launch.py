@@ -1,0 +1,127 @@
+"""Starting the init of a sandbox, and knowing when it has ended.
+
+Isolation has its place here: what is spawned is the one thing that a boundary changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from . import init
+from .channel import set_if_waiting
+from .places import INIT_TOKEN, Identity
+
+if TYPE_CHECKING:
+    import socket
+
+    from .places import Place, Record
+
+_EVERY_SIGNAL = [n for n in signal.valid_signals() if n not in (signal.SIGKILL, signal.SIGSTOP)]
+
+
+def spawn_init(place: Place, record: Record, listener: socket.socket, *, grace_ms: int) -> int:
+    """Start an init in a session of its own, with nothing of this process but the listener; returns its pid.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    try:
+        return os.posix_spawn(
+            sys.executable,
+            [
+                *(sys.executable, "-I", "-S", "-E", init.__file__),
+                *(str(place.path), str(record.expires_at_ms), str(grace_ms)),
+            ],
+            {INIT_TOKEN: record.token, "LANG": "C.UTF-8"},
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, log, 2),
+                (os.POSIX_SPAWN_DUP2, listener.fileno(), init.LISTENER_FD),
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=_EVERY_SIGNAL,
+        )
+    finally:
+        os.close(log)
+
+
+class InitProcess:
+    """An init that runs, ours or another worker's, watched through a descriptor that names it and nothing else."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pid: int) -> None:
+        """Watch a process.
+
+        Raises:
+            ProcessLookupError: There is none of this number.
+        """
+        self.pid = pid
+        self.ended = False
+        self._fd = os.pidfd_open(pid)
+        self._loop = loop
+        self._waiting: list[asyncio.Future[None]] = []
+        loop.add_reader(self._fd, self._on_end)
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop, identity: Identity | None, token: str | None) -> InitProcess | None:
+        """Watch the init of this identity; None where it has ended."""
+        if identity is None:
+            return None
+        try:
+            process = cls(loop, identity.pid)
+        except ProcessLookupError:
+            return None
+        # Looked at after it was opened, so that what was opened is what was looked at.
+        if identity.is_alive(token):
+            return process
+        process.close()
+        return None
+
+    def _on_end(self) -> None:
+        self.ended = True
+        self.close()
+        with contextlib.suppress(ChildProcessError):  # Another worker's child is not ours to reap.
+            os.waitpid(self.pid, os.WNOHANG)
+        for waiting in self._waiting:
+            set_if_waiting(waiting)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether it ended within the time."""
+        if not self.ended:
+            waiting: asyncio.Future[None] = self._loop.create_future()
+            self._waiting.append(waiting)
+            timer = self._loop.call_later(timeout_s, set_if_waiting, waiting)
+            try:
+                await waiting
+            finally:
+                timer.cancel()
+                self._waiting.remove(waiting)
+        return self.ended
+
+    def send_signal(self, number: int) -> None:
+        """Signal it, unless it has ended."""
+        if not self.ended and self._fd >= 0:
+            with contextlib.suppress(ProcessLookupError):  # It ended just now; the loop is told next.
+                signal.pidfd_send_signal(self._fd, number)
+
+    def kill_child(self) -> None:
+        """Kill and reap an init that this process has started, at once."""
+        self.send_signal(signal.SIGKILL)
+        if not self.ended:
+            os.waitpid(self.pid, 0)
+            self.ended = True
+        self.close()
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,279 @@
+"""The provider for this machine: the methods of the protocol, in its order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from sandport_sdk.v1 import Capabilities, Provider, errors, types
+
+from . import sandbox as sandboxes
+from .config import LocalConfig
+from .places import Place, scan
+from .sandbox import SHELL, handle_of
+
+if TYPE_CHECKING:
+    from sandport_sdk.v1 import Call, Session
+
+    from .sandbox import Process, Sandbox
+
+PAGE = 500
+"""Leases in one answer of `listLeases`."""
+GONE_KEPT = 1024
+"""Ids of ended sandboxes that are remembered, so that a late call is told that they are gone."""
+
+
+class LocalProvider(Provider):
+    """Sandboxes that are a directory and its processes, each under an init of its own."""
+
+    name = "local"
+    version = "0.1.0"
+    display_name = "This machine"
+    Config = LocalConfig
+    capabilities = Capabilities(
+        kill="tree", expiry="agent", attach="none", pty=True, user=False, egress=("all",), create_settle_ms=0
+    )
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._sandboxes: dict[str, Sandbox] = {}
+        self._gone: dict[str, None] = {}
+
+    async def close(self) -> None:
+        """Let go of every sandbox; each lives on for one orphan grace."""
+        for sandbox in self._sandboxes.values():
+            sandbox.close()
+
+    # ------------------------------------------------------------ config
+
+    async def probe(self, params: types.ProbeParams, call: Call) -> types.ProbeResult:
+        """Look at what a sandbox needs of this machine."""
+        self.config_of(params).check()
+        return types.ProbeResult(
+            checks=(
+                types.ProbeCheck(
+                    name="state directory",
+                    ok=os.access(self.session.state_dir, os.W_OK | os.X_OK),
+                    detail=str(self.session.state_dir),
+                ),
+                types.ProbeCheck(name="shell", ok=os.access(SHELL, os.X_OK), detail=os.fsdecode(SHELL)),
+                types.ProbeCheck(name="python", ok=os.access(sys.executable, os.X_OK), detail=sys.executable),
+                types.ProbeCheck(name="isolation", ok=True, detail="none: " + sandboxes.NOTE),
+            )
+        )
+
+    # ------------------------------------------------------------ leases
+
+    async def acquire_lease(self, params: types.AcquireLeaseParams, call: Call) -> types.LeaseResult:
+        """Make a sandbox with its init.
+
+        Repeat: refused, an id serves one create. Cancel: what was made is removed.
+        """
+        call.dispatched = "no"
+        self.config_of(params).check()
+        if params.egress is not None and params.egress.mode != "all":
+            raise errors.NotSupported(
+                f"egress {params.egress.mode!r} cannot be enforced without isolation; only 'all' can be granted",
+                detail=errors.Detail(field="egress.mode"),
+                dispatched="no",
+            )
+        sandbox = await sandboxes.create(
+            asyncio.get_running_loop(),
+            Place(self.session.state_dir, params.sandbox_id),
+            store_id=self.session.store_id,
+            ttl_ms=params.ttl_ms,
+            grace_ms=self.session.limits.orphan_grace_ms,
+            credit_bytes=self.session.limits.credit_bytes,
+        )
+        self._sandboxes[params.sandbox_id] = sandbox
+        return sandbox.lease()
+
+    async def attach_lease(self, params: types.AttachLeaseParams, call: Call) -> types.AttachLeaseResult:
+        """Open a sandbox of another worker, or of this one.
+
+        Repeat: the same sandbox. Cancel: the sandbox stays as it was, but for an init that was started anew.
+        """
+        self.config_of(params).check()
+        if params.handle != handle_of(params.sandbox_id):
+            raise errors.InvalidParams(
+                f"{params.handle!r} is no handle of {params.sandbox_id}",
+                detail=errors.Detail(field="handle"),
+                dispatched="no",
+            )
+        known = self._sandboxes.get(params.sandbox_id)
+        if known is not None and known.alive:
+            return types.AttachLeaseResult(state="attached", lease=known.lease())
+        self._drop(params.sandbox_id)
+        state, sandbox = await sandboxes.attach(
+            asyncio.get_running_loop(),
+            Place(self.session.state_dir, params.sandbox_id),
+            grace_ms=self.session.limits.orphan_grace_ms,
+            credit_bytes=self.session.limits.credit_bytes,
+        )
+        if sandbox is None:
+            return types.AttachLeaseResult(state=state)
+        self._gone.pop(params.sandbox_id, None)
+        self._sandboxes[params.sandbox_id] = sandbox
+        return types.AttachLeaseResult(state=state, lease=sandbox.lease(), processes_lost=sandbox.lost_processes)
+
+    async def list_leases(self, params: types.ListLeasesParams, call: Call) -> types.ListLeasesResult:
+        """List what is in the state directory. Repeat: lists again. Cancel: nothing."""
+        state_dir = self.session.state_dir
+        wanted = [
+            name
+            for name in scan(state_dir)
+            if (params.sandbox_id is None or name == params.sandbox_id)
+            and (params.cursor is None or name > params.cursor)
+        ]
+        listed = []
+        for name in wanted[:PAGE]:
+            record = Place(state_dir, name).read_record()
+            if record is not None and record.store_id != self.session.store_id:
+                continue
+            listed.append(
+                types.ListedLease(
+                    sandbox_id=name,
+                    handle=handle_of(name),
+                    created_at_ms=record.created_at_ms if record is not None else None,
+                    expires_at_ms=record.expires_at_ms if record is not None else None,
+                )
+            )
+        return types.ListLeasesResult(
+            leases=tuple(listed), next_cursor=wanted[PAGE - 1] if len(wanted) > PAGE else None
+        )
+
+    async def destroy_lease(self, params: types.DestroyLeaseParams, call: Call) -> types.DestroyLeaseResult:
+        """End a sandbox, attached or not; answers once its processes and its files are gone.
+
+        Repeat: succeeds with `gone`. Cancel: the init goes on with it; a repeat waits for the same end.
+        """
+        state = await sandboxes.destroy(
+            asyncio.get_running_loop(),
+            Place(self.session.state_dir, params.sandbox_id),
+            self._sandboxes.get(params.sandbox_id),
+        )
+        self._drop(params.sandbox_id)
+        self._gone[params.sandbox_id] = None
+        if len(self._gone) > GONE_KEPT:
+            del self._gone[next(iter(self._gone))]
+        return types.DestroyLeaseResult(state=state)
+
+    # ------------------------------------------------------------ commands
+
+    async def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:
+        """Run a command to the end of its own process.
+
+        Repeat: runs it again. Cancel: kills it and everything that it started, then answers with what it had written.
+        """
+        sandbox = self._sandbox(params.sandbox_id)
+        plan = sandbox.plan(params)
+        command = sandbox.run(
+            plan,
+            kind="live" if params.live else "kept",
+            limit_bytes=params.output_limit_bytes,
+            stdin=params.stdin,
+            timeout_ms=params.timeout_ms,
+        )
+        follower = command.follow(call, {}) if params.live else None
+        try:
+            await command.wait()
+            call.dispatched = "yes"
+            if follower is not None:
+                await follower.done
+        except asyncio.CancelledError:
+            await command.end()
+            if not (command.ended_by_itself and (follower is None or follower.done.done())):
+                raise command.interrupted() from None
+        finally:
+            command.unfollow()
+            sandbox.forget(command)
+        return command.outcome(types.ExecuteResult)
+
+    async def start_process(self, params: types.StartProcessParams, call: Call) -> types.StartProcessResult:
+        """Start a command and come back. Repeat: refused while the id is known. Cancel: ends it."""
+        sandbox = self._sandbox(params.sandbox_id)
+        if params.process_id in sandbox.processes:
+            raise errors.InvalidParams(
+                f"there is a process {params.process_id!r} already",
+                detail=errors.Detail(field="processId"),
+                dispatched="no",
+            )
+        plan = sandbox.plan(params, terminal=params.pty is not None)
+        command = sandbox.run(
+            plan,
+            kind="process",
+            stdin=None if params.stdin else b"",
+            pty=params.pty,
+            timeout_ms=params.timeout_ms,
+        )
+        sandbox.add_process(params.process_id, command)
+        try:
+            await command.wait_started()
+        except asyncio.CancelledError:
+            await command.end()
+            raise command.interrupted() from None
+        except errors.WireError:
+            del sandbox.processes[params.process_id]
+            sandbox.forget(command)
+            raise
+        return types.StartProcessResult()
+
+    async def write_process(self, params: types.WriteProcessParams, call: Call) -> types.WriteProcessResult:
+        """Write to a process's input, answered once its pipe took it.
+
+        Repeat: writes again. Cancel: may have written.
+        """
+        command = self._process(params.sandbox_id, params.process_id).command
+        if command.input is None:
+            raise errors.InvalidParams("this process was started without an open input", dispatched="no")
+        return types.WriteProcessResult(taken_bytes=await command.input.write(params.data, end=params.end))
+
+    async def signal_process(self, params: types.SignalProcessParams, call: Call) -> types.SignalProcessResult:
+        """Signal a process's group, end its tree, or resize its terminal. Repeat: again. Cancel: may have signalled."""
+        command = self._process(params.sandbox_id, params.process_id).command
+        if params.resize is not None:
+            return types.SignalProcessResult(delivered=command.resize(params.resize))
+        if params.signal is not None:
+            return types.SignalProcessResult(delivered=await command.signal(params.signal))
+        delivered = not command.finished
+        await command.end()
+        return types.SignalProcessResult(delivered=delivered)
+
+    async def wait_process(self, params: types.WaitProcessParams, call: Call) -> types.WaitProcessResult:
+        """Follow a process to its end. Repeat: from the offset it names. Cancel: stops following; it runs on."""
+        process = self._process(params.sandbox_id, params.process_id)
+        if process.followed:
+            raise errors.Overloaded("this process is followed already; one call at a time can", dispatched="no")
+        command = process.command
+        follower = command.follow(call, {start.stream: start.offset for start in params.from_offset})
+        process.followed = True
+        try:
+            await command.wait()
+            await follower.done
+        finally:
+            command.unfollow()
+            process.followed = False
+        return command.outcome(types.WaitProcessResult)
+
+    # ------------------------------------------------------------ what is attached
+
+    def _sandbox(self, sandbox_id: str) -> Sandbox:
+        sandbox = self._sandboxes.get(sandbox_id)
+        if sandbox is None:
+            if sandbox_id in self._gone:
+                raise errors.LeaseNotFound("the sandbox was destroyed", dispatched="no")
+            raise errors.NotAttached(f"this worker is not attached to {sandbox_id}", dispatched="no")
+        return sandbox
+
+    def _process(self, sandbox_id: str, process_id: str) -> Process:
+        process = self._sandbox(sandbox_id).processes.get(process_id)
+        if process is None:
+            raise errors.ProcessNotFound(f"no process {process_id!r} is known in the sandbox", dispatched="no")
+        return process
+
+    def _drop(self, sandbox_id: str) -> None:
+        sandbox = self._sandboxes.pop(sandbox_id, None)
+        if sandbox is not None:
+            sandbox.close()

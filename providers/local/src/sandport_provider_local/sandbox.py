@@ -1,0 +1,460 @@
+"""One sandbox as this worker has it: its place, its init, the channel between, and what was started here.
+
+Above: the provider's methods. Below: `places` for files, `launch` and `channel` for the init, `survivors` for what an
+init leaves that was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pwd
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Literal
+
+from sandport_sdk.v1 import errors, pack, types, unpack
+
+from .channel import Channel, ChannelClosed
+from .command import Command, Kind, Plan
+from .errors import sandbox_failed
+from .launch import InitProcess, spawn_init
+from .streams import HeldOpen
+from .survivors import PROCESS, SANDBOX_ID, sweep
+
+if TYPE_CHECKING:
+    import socket
+
+    from .places import Place, Record
+
+_log = logging.getLogger("sandport_provider_local")
+
+SHELL = b"/bin/sh"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+MAX_PROCESSES = 256
+RESULTS_KEPT = 256
+"""Ended processes whose result can still be asked for."""
+OUTPUT_KEPT_BYTES = 32 * 1024 * 1024
+"""Output of ended processes that is kept for who asks late; the oldest goes first."""
+ANNOUNCE_S = 2.0
+"""An init that does not say within this time that it ends is killed."""
+ATTACH_GRACE_MS = 30_000
+"""For an init that is connected to only to end it."""
+END_S = 30.0
+"""What an init gets to end everything and remove the folder before its caller is told to come again."""
+NOTE = "nothing isolates this sandbox: its commands can do whatever this user can do on this machine"
+
+State = Literal["attached", "gone", "unreachable"]
+
+
+class Process:
+    """A command that has an id, and who follows it."""
+
+    __slots__ = ("command", "followed")
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.followed = False
+
+
+class Sandbox:
+    """A sandbox that this worker is attached to.
+
+    Attributes:
+        place: Its folder.
+        record: What it is.
+        processes: What `startProcess` has started, in that order.
+        lost_processes: Whether running commands were lost, with the worker or the init before.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, place: Place, record: Record, *, credit_bytes: int) -> None:
+        self.place = place
+        self.record = record
+        self.processes: dict[str, Process] = {}
+        self.lost_processes = False
+        self._loop = loop
+        self._credit_bytes = credit_bytes
+        self._held = HeldOpen(loop)
+        self._running: set[Command] = set()
+        self._variables = variables_of(place)
+        self._channel: Channel | None = None
+        self._init: InitProcess | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------ the init
+
+    async def start_init(self, *, grace_ms: int) -> None:
+        """Start an init in the sandbox's place and connect to it.
+
+        Raises:
+            OSError: It cannot be started.
+            ChannelClosed: It did not come up; nothing of it runs.
+        """
+        listener = self.place.listen()
+        try:
+            connected = self.place.connect()  # It waits in the listener's queue until the init takes it.
+            try:
+                pid = spawn_init(self.place, self.record, listener, grace_ms=grace_ms)
+            except BaseException:
+                connected.close()
+                raise
+        finally:
+            listener.close()
+        self._init = InitProcess(self._loop, pid)
+        try:
+            await self._open(connected, grace_ms)
+        except BaseException:
+            self._init.kill_child()
+            raise
+
+    async def connect(self, *, grace_ms: int) -> bool:
+        """Connect to the init that is there; False where none listens or answers.
+
+        Raises:
+            OSError: The socket cannot be used.
+        """
+        try:
+            connected = self.place.connect()
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        try:
+            await self._open(connected, grace_ms)
+        except ChannelClosed:
+            return False
+        self._init = InitProcess.of(self._loop, self.place.read_identity(), self.record.token)
+        return True
+
+    async def _open(self, connected: socket.socket, grace_ms: int) -> None:
+        channel = Channel(self._loop, connected)
+        try:
+            await channel.hello(self.record.token, grace_ms)
+        except BaseException:
+            channel.close()
+            raise
+        self._channel = channel
+        self.lost_processes = channel.lost_commands
+        channel.on_close = self._on_channel_end
+
+    def _on_channel_end(self) -> None:
+        """An init that did not say why it ends was killed: nobody else knows now what it had started."""
+        assert self._channel is not None
+        if not self._channel.reason and self._init is not None:
+            self._sweeping = self._loop.create_task(self._sweep_after(self._init))
+
+    async def _sweep_after(self, init: InitProcess) -> None:
+        if await init.wait(1.0):
+            left = await asyncio.to_thread(sweep, self.place.sandbox_id)
+            _log.warning("the init of %s was killed; what it left that does not end: %s", self.place.sandbox_id, left)
+
+    @property
+    def alive(self) -> bool:
+        """Whether commands can be started."""
+        return self._channel is not None and self._channel.open and not self._channel.reason
+
+    async def ask_to_end(self) -> InitProcess | None:
+        """Tell the init to end, or kill it where it does not listen; returns the process to wait for, if it runs."""
+        if self._channel is not None and self._channel.open:
+            with contextlib.suppress(ChannelClosed):  # It ends already.
+                self._channel.end()
+            if not await self._channel.announced(ANNOUNCE_S) and self._init is not None:
+                self._init.send_signal(signal.SIGKILL)
+        return self._init
+
+    def close(self) -> None:
+        """Let go of the sandbox; it lives on for one orphan grace."""
+        if self._channel is not None:
+            self._channel.on_close = None
+            self._channel.close()
+        if self._init is not None:
+            self._init.close()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        self._held.close()
+
+    # ------------------------------------------------------------ commands
+
+    def plan(self, params: types.CommandParams, *, terminal: bool = False) -> Plan:
+        """What the params ask for, in bytes.
+
+        Raises:
+            NotSupported: They name another user.
+        """
+        if params.user is not None and params.user not in (_user_name(), str(os.geteuid())):
+            raise errors.NotSupported(
+                f"commands run as {_user_name()!r} here and not as another user",
+                detail=errors.Detail(field="user"),
+                dispatched="no",
+            )
+        if params.argv is not None:
+            argv = tuple(unpack(word) for word in params.argv)
+        else:
+            assert params.shell is not None  # Exactly one of the two is given.
+            argv = (SHELL, b"-c", unpack(params.shell))
+        cwd = os.fsencode(self.place.working_directory)
+        if params.cwd is not None:
+            cwd = os.path.join(cwd, unpack(params.cwd))
+        variables = dict(self._variables)
+        if terminal:
+            variables[b"TERM"] = b"xterm-256color"
+        variables.update((name.encode(), unpack(value)) for name, value in params.env.items())
+        variables[SANDBOX_ID.encode()] = self.place.sandbox_id.encode()
+        variables.pop(PROCESS.encode(), None)
+        return Plan(argv, cwd, [name + b"=" + value for name, value in variables.items()])
+
+    def run(
+        self,
+        plan: Plan,
+        *,
+        kind: Kind,
+        limit_bytes: int = 0,
+        stdin: bytes | None = b"",
+        pty: types.PtySize | None = None,
+        timeout_ms: int | None = None,
+    ) -> Command:
+        """Start a command; see `Command`.
+
+        Raises:
+            LeaseNotFound: The sandbox has ended.
+            SandboxLost: It was killed.
+            Overloaded: As many commands run as may.
+            QuotaExceeded: There are no descriptors or terminals left.
+        """
+        if len(self._running) >= MAX_PROCESSES:
+            self._running = {command for command in self._running if not command.finished}
+            if len(self._running) >= MAX_PROCESSES:
+                raise errors.Overloaded(
+                    f"{MAX_PROCESSES} commands run in this sandbox", detail=errors.Detail(limit=MAX_PROCESSES)
+                )
+        if self._channel is None or not self.alive:
+            raise self._ended()
+        try:
+            command = Command(
+                self._loop,
+                self._channel,
+                self._held,
+                plan,
+                kind=kind,
+                credit_bytes=self._credit_bytes,
+                limit_bytes=limit_bytes,
+                stdin=stdin,
+                pty=pty,
+                timeout_s=None if timeout_ms is None else timeout_ms / 1000,
+            )
+        except ChannelClosed:
+            raise self._ended() from None
+        except OSError as error:
+            raise sandbox_failed(error, dispatched="no") from error
+        self._running.add(command)
+        return command
+
+    def forget(self, command: Command) -> None:
+        """A command is over and was answered."""
+        self._running.discard(command)
+
+    def _ended(self) -> errors.WireError:
+        reason = self._channel.reason if self._channel is not None else ""
+        if reason:
+            return errors.LeaseNotFound(f"the sandbox has ended ({reason})", dispatched="no")
+        return errors.SandboxLost("the sandbox's init was killed; attach the sandbox anew", dispatched="no")
+
+    def add_process(self, process_id: str, command: Command) -> None:
+        """Remember a process; of those that ended, only so many are kept."""
+        ended = [(key, process) for key, process in self.processes.items() if process.command.finished]
+        for key, _ in ended[: max(0, len(ended) - RESULTS_KEPT)]:
+            del self.processes[key]
+        retained = sum(process.command.retained_bytes for _, process in ended)
+        for _, process in ended:
+            if retained <= OUTPUT_KEPT_BYTES:
+                break
+            if not process.followed:
+                retained -= process.command.retained_bytes
+                process.command.forget_output()
+        self.processes[process_id] = Process(command)
+
+    # ------------------------------------------------------------ the lease
+
+    def lease(self) -> types.LeaseResult:
+        """What the host is told of the sandbox."""
+        folder = pack(os.fsencode(self.place.working_directory))
+        return types.LeaseResult(
+            handle=handle_of(self.place.sandbox_id),
+            working_directory=folder,
+            shell=pack(SHELL) if os.access(SHELL, os.X_OK) else None,
+            egress=types.Egress(mode="all"),
+            expires_at_ms=self.record.expires_at_ms,
+            max_processes=MAX_PROCESSES,
+            local_root=folder,
+            notes=(NOTE,),
+        )
+
+
+# ------------------------------------------------------------------ from the outside
+
+
+async def create(
+    loop: asyncio.AbstractEventLoop, place: Place, *, store_id: str, ttl_ms: int, grace_ms: int, credit_bytes: int
+) -> Sandbox:
+    """Make a sandbox; whatever goes wrong, and wherever it is cut, nothing of it is left.
+
+    Raises:
+        InvalidParams: The id was used before.
+        WireError: The machine does not let us.
+    """
+    try:
+        record = place.create(store_id=store_id, isolation="none", ttl_ms=ttl_ms)
+    except FileExistsError:
+        raise errors.InvalidParams(
+            f"there is a sandbox {place.sandbox_id} already; an id serves one create",
+            detail=errors.Detail(field="sandboxId"),
+            dispatched="no",
+        ) from None
+    except OSError as error:
+        raise sandbox_failed(error, dispatched="no") from error
+    sandbox = Sandbox(loop, place, record, credit_bytes=credit_bytes)
+    try:
+        await sandbox.start_init(grace_ms=grace_ms)
+    except BaseException as error:
+        said = place.log_tail()
+        sandbox.close()
+        place.remove()
+        if isinstance(error, OSError):
+            raise sandbox_failed(error, dispatched="no") from error
+        if isinstance(error, ChannelClosed):
+            raise errors.Unavailable(f"the sandbox's init did not come up: {error}; {said}", dispatched="no") from error
+        raise
+    return sandbox
+
+
+async def attach(
+    loop: asyncio.AbstractEventLoop, place: Place, *, grace_ms: int, credit_bytes: int
+) -> tuple[State, Sandbox | None]:
+    """Open a sandbox that is there; where its init was killed, end what that left and start another."""
+    if not place.exists():
+        return "gone", None
+    record = place.read_record()
+    if record is None:
+        return await _finish_removal(loop, place)
+    sandbox = Sandbox(loop, place, record, credit_bytes=credit_bytes)
+    if await sandbox.connect(grace_ms=grace_ms):
+        return "attached", sandbox
+    init = InitProcess.of(loop, place.read_identity(), record.token)
+    if init is not None and not await init.wait(ANNOUNCE_S):
+        init.close()
+        return "unreachable", None
+    if not place.exists():
+        return "gone", None
+    if place.read_record() is None or record.expires_at_ms <= time.time_ns() // 1_000_000:
+        return await _finish_removal(loop, place)
+    lock = place.lock()
+    if lock is None:
+        return "unreachable", None
+    try:
+        if await asyncio.to_thread(sweep, place.sandbox_id):
+            return "unreachable", None
+        await sandbox.start_init(grace_ms=grace_ms)
+    except ChannelClosed as error:
+        raise errors.Unavailable(f"the sandbox's init did not come up: {error}; {place.log_tail()}") from error
+    finally:
+        os.close(lock)
+    sandbox.lost_processes = True
+    return "attached", sandbox
+
+
+async def _finish_removal(loop: asyncio.AbstractEventLoop, place: Place) -> tuple[State, Sandbox | None]:
+    try:
+        await destroy(loop, place, None)
+    except errors.Unavailable:
+        return "unreachable", None
+    return "gone", None
+
+
+async def destroy(
+    loop: asyncio.AbstractEventLoop, place: Place, attached: Sandbox | None
+) -> Literal["destroyed", "gone"]:
+    """End a sandbox, whether this worker is attached to it or not; returns once nothing of it is left.
+
+    Raises:
+        Unavailable: Something of it could not be ended or removed in time; a repeat goes on with it.
+    """
+    if not place.exists():
+        return "gone"
+    if attached is not None and attached.alive:
+        init = await attached.ask_to_end()
+        await _end_of(init, place)
+    elif (record := place.read_record()) is not None:
+        sandbox = Sandbox(loop, place, record, credit_bytes=0)
+        try:
+            init = await sandbox.ask_to_end() if await sandbox.connect(grace_ms=ATTACH_GRACE_MS) else None
+            if init is None:
+                init = InitProcess.of(loop, place.read_identity(), record.token)
+                if init is not None and place.read_record() is not None:
+                    init.send_signal(signal.SIGKILL)  # It runs, and does not listen.
+            await _end_of(init, place)
+        finally:
+            sandbox.close()
+    else:
+        await _end_of(InitProcess.of(loop, place.read_identity(), None), place)
+    if place.exists():
+        await _clear(place)
+    return "destroyed"
+
+
+async def _end_of(init: InitProcess | None, place: Place) -> None:
+    """Wait for an init that ends."""
+    if init is None:
+        return
+    try:
+        if not await init.wait(END_S):
+            raise errors.Unavailable(
+                f"the sandbox has not ended within {END_S:g} s; its init goes on with it: {place.log_tail()}",
+                dispatched="yes",
+            )
+    finally:
+        init.close()
+
+
+async def _clear(place: Place) -> None:
+    """End what an init has left, and remove the place."""
+    left = await asyncio.to_thread(sweep, place.sandbox_id)
+    if left:
+        raise errors.Unavailable(f"these processes of the sandbox do not end: {left}", dispatched="yes")
+    try:
+        await asyncio.to_thread(place.remove)
+    except OSError as error:
+        raise sandbox_failed(error, dispatched="yes") from error
+
+
+def handle_of(sandbox_id: str) -> str:
+    """The handle of a sandbox, which says nothing but its id."""
+    return f"local/1/{sandbox_id}"
+
+
+def variables_of(place: Place) -> dict[bytes, bytes]:
+    """What every command finds in its environment: nothing of the worker's.
+
+    The directory of the running interpreter comes last in PATH, so that there is a Python wherever this runs.
+    """
+    folders = PATH.split(":")
+    own = os.path.dirname(sys.executable)
+    if own and own not in folders:
+        folders.append(own)
+    user = _user_name()
+    variables = {
+        "PATH": ":".join(folders),
+        "HOME": str(place.working_directory),
+        "TMPDIR": str(place.temporary),
+        "LANG": "C.UTF-8",
+        "USER": user,
+        "LOGNAME": user,
+    }
+    return {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

@@ -1,0 +1,54 @@
+"""What outlives an init that died without ending its sandbox, and how it is ended.
+
+Such an end leaves nobody who knows the processes, so they are found by a mark in their environment, which every
+command has and whatever it starts inherits. One that wiped its environment is found only below one that did not.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from .init import Stat, all_pids, freeze_and_kill, has_variable, read_stat
+
+SANDBOX_ID = "SANDPORT_SANDBOX_ID"
+PROCESS = "SANDPORT_PROCESS"
+SWEEP_S = 5.0
+"""After that, what still runs is named and left to the next try."""
+
+
+def sweep(sandbox_id: str) -> list[int]:
+    """Kill every process of ours that carries the sandbox's mark, with all below it; blocks for some milliseconds.
+
+    Returns:
+        Those that are still there after `SWEEP_S` seconds; empty when two looks in a row found none.
+    """
+    deadline = time.monotonic() + SWEEP_S
+    quiet = 0
+    while True:
+        found = find(sandbox_id)
+        quiet = 0 if found else quiet + 1
+        if quiet == 2:
+            return []
+        if time.monotonic() > deadline:
+            return [process.pid for process in found]
+        if freeze_and_kill(found):
+            time.sleep(0.002)
+
+
+def find(sandbox_id: str) -> list[Stat]:
+    """Live processes of this user, other than this one, that carry the sandbox's mark."""
+    mark = f"{SANDBOX_ID}={sandbox_id}".encode()
+    return [found for pid in all_pids() if pid != os.getpid() and (found := _with_mark(pid, mark)) is not None]
+
+
+def _with_mark(pid: int, mark: bytes) -> Stat | None:
+    found = read_stat(pid)
+    if found is None or not found.live or not has_variable(pid, mark):
+        return None
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid
+    except FileNotFoundError:
+        return None
+    again = read_stat(pid)  # Or what we read in between may be of another process that got the number.
+    return found if owner == os.geteuid() and again is not None and again.start_ticks == found.start_ticks else None
