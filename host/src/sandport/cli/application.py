@@ -16,6 +16,8 @@ from .messages import say, write
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+PROGRAM = "sandport"
+COMPLETE_VARIABLE = "_SANDPORT_COMPLETE"
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 # Name: the module that defines it (as `command`), and its line in the list.
@@ -150,7 +152,7 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None: 
 
 
 @click.command(
-    "sandport",
+    PROGRAM,
     cls=Application,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     subcommand_metavar="COMMAND [ARGUMENT]...",
@@ -165,10 +167,11 @@ def invoke(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
     """Parse, run, and turn whatever comes of it into an exit code and at most a few lines on stderr."""
     settings = Settings(interrupts)
     try:
-        code = application.main(
-            None if arguments is None else list(arguments), prog_name="sandport", standalone_mode=False, obj=settings
-        )
+        code = _called(list(sys.argv[1:] if arguments is None else arguments), settings)
         sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        write(error.format_message() + "\n")
+        return exit_codes.USAGE
     except click.ClickException as error:
         return _usage(error)
     except OSError as error:
@@ -179,12 +182,26 @@ def invoke(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
         return exit_codes.CLOSED_PIPE
     except Exception as error:  # noqa: BLE001 - no traceback reaches a user; --debug shows it
         return _known(error, settings)
-    return code if isinstance(code, int) else 0
+    return code
+
+
+def _called(arguments: list[str], settings: Settings) -> int:
+    # Not click's own `main`: it answers a closed pipe with 1, which is a program's code.
+    if instruction := os.environ.get(COMPLETE_VARIABLE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(application, {"obj": settings}, PROGRAM, COMPLETE_VARIABLE, instruction)
+    try:
+        with application.make_context(PROGRAM, arguments, obj=settings) as ctx:
+            code: int = application.invoke(ctx)
+            return code
+    except click.exceptions.Exit as end:
+        return end.exit_code
 
 
 def _usage(error: click.ClickException) -> int:
     ctx = error.ctx if isinstance(error, click.UsageError) else None
-    path = ctx.command_path if ctx is not None else "sandport"
+    path = ctx.command_path if ctx is not None else PROGRAM
     say(f"{error.format_message()}\nfor help: {path} --help")
     return exit_codes.USAGE
 

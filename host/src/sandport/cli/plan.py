@@ -33,7 +33,7 @@ class Wish(Struct, frozen=True, kw_only=True):
 
     provider: str | None
     environment: str | None
-    config: tuple[str, ...]
+    overrides: tuple[str, ...]
     into: tuple[str, ...]
     out: tuple[str, ...]
     cwd: str | None
@@ -115,7 +115,7 @@ def plan_of(wish: Wish, settings: Settings) -> Plan:
     return Plan(
         configuration=configuration,
         environment=environment,
-        config=parse_overrides(wish.config),
+        config=parse_overrides(wish.overrides),
         into=tuple(map(into_sandbox, wish.into)),
         out=tuple(map(out_of_sandbox, wish.out)),
         cwd=wish.cwd,

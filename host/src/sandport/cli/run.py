@@ -56,7 +56,7 @@ class RunCommand(ExampleCommand):
 )
 @click.option(
     "-c",
-    "config",
+    "overrides",
     metavar="KEY=VALUE",
     multiple=True,
     help="Config of the provider, over the environment's; true, 3, [1, 2] as in TOML, dots nest.",

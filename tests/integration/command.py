@@ -1,0 +1,78 @@
+"""The installed `sandport` command, started as a user would, with a home and a folder of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+SANDPORT = Path(sys.executable).with_name("sandport")
+
+# Far above what a command takes on a busy machine: it ends a hang.
+BOUND_S = 60
+
+
+class Done(msgspec.Struct, frozen=True):
+    """A command that ended."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.err.splitlines()
+
+    @property
+    def object(self) -> dict[str, Any]:
+        """The one JSON document on stdout."""
+        return msgspec.json.decode(self.out, type=dict[str, Any])
+
+
+class Command:
+    """Runs `sandport` in a folder, with nothing of this machine's settings."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.cwd = folder / "cwd"
+        self.cwd.mkdir()
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "LANG": "C.UTF-8",
+            "SANDPORT_HOME": str(self.home),
+        }
+
+    def start(self, *arguments: str | bytes | Path, env: dict[str, str] | None = None, **options: Any) -> Any:
+        """The process, with pipes unless told otherwise."""
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        options = {"cwd": self.cwd} | pipes | options
+        return subprocess.Popen([SANDPORT, *arguments], env=self.env | (env or {}), **options)
+
+    def __call__(
+        self,
+        *arguments: str | bytes | Path,
+        stdin: bytes | None = None,
+        env: dict[str, str] | None = None,
+        **options: Any,
+    ) -> Done:
+        """Run it to its end."""
+        if stdin is not None:
+            options["stdin"] = subprocess.PIPE
+        with self.start(*arguments, env=env, **options) as process:
+            try:
+                out, err = process.communicate(stdin, timeout=BOUND_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, err = process.communicate()
+                raise AssertionError(f"sandport did not end in {BOUND_S} s; it said {out!r} {err!r}") from None
+        return Done(process.returncode, out or b"", (err or b"").decode())
+
+    def configure(self, text: str) -> None:
+        """Write the user's own sandport.toml."""
+        path = self.folder / ".config" / "sandport" / "sandport.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"version = 1\n{text}")
