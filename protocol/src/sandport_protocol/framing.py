@@ -58,8 +58,10 @@ class LineSplitter:
             return
         self._length += len(piece)
         if self._length > self.max_frame_bytes:
-            parts = [*self._parts[:_SAMPLE_BYTES], piece]  # none is empty: these have the first bytes
-            self.overflow = b"".join(part[:_SAMPLE_BYTES] for part in parts)[:_SAMPLE_BYTES]
+            # The same bytes however they came: no more than the ceiling, which any cut passes first.
+            size = min(_SAMPLE_BYTES, self.max_frame_bytes)
+            parts = [*self._parts[:size], piece]  # none is empty: these have the first bytes
+            self.overflow = b"".join(part[:size] for part in parts)[:size]
             self._parts = []
             self._length = 0
         elif len(piece) >= _SMALL_BYTES:
