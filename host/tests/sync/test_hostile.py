@@ -1,0 +1,256 @@
+"""A sandbox that swaps what is being copied: nothing outside is read, and nothing outside is written."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from host.tests.sync.conftest import Sandbox
+from host.tests.sync.trees import Directory, File, content_of, look, make, scratch_below
+from sandport.sync import SyncError, TreeMovedError, copy_in, copy_out
+
+FLIPS = 3_000
+SECRET = b"precious " * 100
+
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Give each of two names what the other has, in one step."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE):
+        raise OSError(ctypes.get_errno(), "renameat2")
+
+
+@contextmanager
+def keeping_on(act: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    """Do something in another thread, again and again.
+
+    Gives a function that tells whether it was done often enough.
+    """
+    rounds = itertools.count()
+    enough = threading.Event()
+    leave = threading.Event()
+    failures: list[OSError] = []
+
+    def run() -> None:
+        try:
+            while not leave.is_set():
+                act()
+                if next(rounds) >= FLIPS:
+                    enough.set()
+        except OSError as error:
+            failures.append(error)
+            enough.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield enough.is_set
+    finally:
+        leave.set()
+        thread.join()
+    assert failures == []
+
+
+def flipping(real: Path, planted: Path) -> AbstractContextManager[Callable[[], bool]]:
+    """Swap two names all the time."""
+    return keeping_on(lambda: exchange(real, planted))
+
+
+def planting(name: Path, target: Path) -> AbstractContextManager[Callable[[], bool]]:
+    """Make a name a link and a file in turn, whatever others put there."""
+    spare = name.with_name("spare")
+
+    def plant() -> None:
+        spare.symlink_to(target)
+        spare.replace(name)
+        spare.touch()
+        spare.replace(name)
+
+    return keeping_on(plant)
+
+
+def until(enough: Callable[[], bool], act: Callable[[int], None]) -> None:
+    for number in itertools.count():
+        act(number)
+        if enough():
+            break
+
+
+def everything_in(path: Path) -> bytes:
+    return b"".join(content_of(what) for what in look(path).values())
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A directory that no copy may read or change, with the names that the sandbox's has."""
+    tree = {b"f%d" % number: File(SECRET) for number in range(4)}
+    make(tmp_path / "outside", Directory({**tree, b"sub": Directory({b"f": File(SECRET)})}))
+    return tmp_path / "outside"
+
+
+def harmless() -> Directory:
+    tree = {b"f%d" % number: File(b"harmless") for number in range(4)}
+    return Directory({**tree, b"sub": Directory({b"f": File(b"harmless")})})
+
+
+def test_a_directory_swapped_for_a_link_never_lets_the_copy_out_read_outside(
+    sandbox: Sandbox, tmp_path: Path, outside: Path
+) -> None:
+    """A directory swapped for a link between check and use, as in upstream upload guards."""
+    make(sandbox.path / "work", Directory({b"d": harmless()}))
+    (sandbox.path / "link").symlink_to(outside)
+    copied = []
+    with flipping(sandbox.path / "work/d", sandbox.path / "link") as enough:
+
+        def copy(number: int) -> None:
+            target = tmp_path / f"back{number % 50}"
+            for source in (b"work", b"work/d", b"work/d/sub", b"work/d/f1"):
+                with suppress(SyncError):
+                    copied.append(copy_out(sandbox.fd, source, target / source.decode().replace("/", "-")).files)
+
+        until(enough, copy)
+    assert sum(copied) > 0
+    for target in tmp_path.glob("back*"):
+        assert b"precious" not in everything_in(target)
+
+
+def test_a_file_swapped_for_a_link_never_lets_the_copy_out_read_outside(
+    sandbox: Sandbox, tmp_path: Path, outside: Path
+) -> None:
+    make(sandbox.path / "work", harmless())
+    copied = []
+    with planting(sandbox.path / "work/f1", outside / "f1") as enough:
+
+        def copy(number: int) -> None:
+            target = tmp_path / f"back{number % 50}"
+            for source in (b"work", b"work/f1"):
+                with suppress(SyncError):
+                    copied.append(copy_out(sandbox.fd, source, target / source.decode().replace("/", "-")).files)
+
+        until(enough, copy)
+    assert sum(copied) > 0
+    for target in tmp_path.glob("back*"):
+        assert b"precious" not in everything_in(target)
+
+
+def test_a_directory_swapped_for_a_link_never_lets_the_copy_in_write_outside(
+    sandbox: Sandbox, tmp_path: Path, outside: Path
+) -> None:
+    """bytedance/deer-flow#5578: an upload followed a link that the sandbox had planted."""
+    make(tmp_path / "source", Directory({b"d": harmless()}))
+    make(sandbox.path / "work", Directory({b"d": harmless()}))
+    (sandbox.path / "link").symlink_to(outside)
+    before = look(outside)
+    copied = []
+    with flipping(sandbox.path / "work/d", sandbox.path / "link") as enough:
+
+        def copy(_: int) -> None:
+            for source, destination in (("", b"work"), ("d", b"work/d"), ("d/f1", b"work/d/f1"), ("d/f1", b"work/d/")):
+                with suppress(SyncError):
+                    copied.append(copy_in(tmp_path / "source" / source, sandbox.fd, destination).files)
+
+        until(enough, copy)
+    assert sum(copied) > 0
+    assert look(outside) == before
+
+
+def test_a_file_swapped_for_a_link_never_lets_the_copy_in_write_outside(
+    sandbox: Sandbox, tmp_path: Path, outside: Path
+) -> None:
+    make(tmp_path / "source", harmless())
+    make(sandbox.path / "work", harmless())
+    before = look(outside)
+    with planting(sandbox.path / "work/f1", outside / "f1") as enough:
+
+        def copy(_: int) -> None:
+            copy_in(tmp_path / "source", sandbox.fd, b"work")
+            copy_in(tmp_path / "source/f1", sandbox.fd, b"work/f1")
+
+        until(enough, copy)
+    assert look(outside) == before
+
+
+def nest(path: Path, names: list[str]) -> Path:
+    for name in names:
+        path = path / name
+        path.mkdir()
+    return path
+
+
+LEVELS = [f"n{level}" for level in range(60)]
+"""Deeper than directories are kept open, so that the way up has to be found again."""
+
+
+def test_a_directory_moved_outside_while_the_copy_is_deep_inside_does_not_lead_there(
+    sandbox: Sandbox, tmp_path: Path, outside: Path
+) -> None:
+    """The way up must not be `..` alone: after the move that is a directory of somebody else's."""
+    (nest(sandbox.path, ["work", *LEVELS]) / "reached").write_bytes(b"harmless")
+    for level in (3, 8):
+        (sandbox.path / "work" / "/".join(LEVELS[:level]) / "z").mkdir()
+    moved = sandbox.path / "work" / "/".join(LEVELS[:10])
+
+    def move_when_deep() -> bool:
+        if moved.exists() and any(tmp_path.glob(".sandport-*/**/reached")):
+            # Beside the secrets: that is where `..` leads now.
+            moved.rename(outside / "moved")
+        return False
+
+    result = copy_out(sandbox.fd, b"work", tmp_path / "back", cancelled=move_when_deep)
+    assert (outside / "moved").exists()
+    assert (result.files, result.directories) == (1, len(LEVELS) + 2)
+    assert everything_in(tmp_path / "back") == b"harmless"
+
+
+def test_when_the_way_from_the_top_is_gone_too_the_copy_out_ends_typed(
+    sandbox: Sandbox, tmp_path: Path, outside: Path
+) -> None:
+    (nest(sandbox.path, ["work", *LEVELS]) / "reached").write_bytes(b"harmless")
+    upper, lower = (sandbox.path / "work" / "/".join(LEVELS[:level]) for level in (5, 10))
+
+    def move_when_deep() -> bool:
+        if lower.exists() and any(tmp_path.glob(".sandport-*/**/reached")):
+            lower.rename(outside / "moved")
+            upper.rename(sandbox.path / "elsewhere")
+            upper.symlink_to(outside)
+        return False
+
+    with pytest.raises(TreeMovedError, match="moved away"):
+        copy_out(sandbox.fd, b"work", tmp_path / "back", cancelled=move_when_deep)
+    assert everything_in(tmp_path / "back") == b"harmless"
+    assert scratch_below(tmp_path) == set()
+
+
+def test_a_target_directory_moved_away_while_the_copy_is_deep_inside_ends_typed(
+    sandbox: Sandbox, tmp_path: Path, outside: Path
+) -> None:
+    bottom = nest(tmp_path, ["source", *LEVELS])
+    for number in range(3):
+        (bottom / f"f{number}").write_bytes(b"harmless")
+    nest(sandbox.path, ["work", *LEVELS])
+    upper, lower = (sandbox.path / "work" / "/".join(LEVELS[:level]) for level in (5, 10))
+    before = look(outside)
+
+    def move_when_deep() -> bool:
+        if lower.exists() and any(lower.glob("**/f0")):
+            lower.rename(outside / "moved")
+            upper.rename(sandbox.path / "elsewhere")
+            upper.symlink_to(outside)
+        return False
+
+    with pytest.raises(TreeMovedError, match="moved away"):
+        copy_in(tmp_path / "source", sandbox.fd, b"work", cancelled=move_when_deep)
+    # The moved directory came by the sandbox's own hand; nothing beside it may be different.
+    beside = {at: what for at, what in look(outside).items() if at and at[0] != b"moved"}
+    assert beside == {at: what for at, what in before.items() if at}
+    assert scratch_below(outside) == set()
