@@ -1,0 +1,84 @@
+"""A measuring process: carries out orders on one kind of subject until its input ends.
+
+`python -m tests.bench.measuring KIND CORES`, started by `order.subject`. One process per variant, so that none has the
+other's imports, objects or threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Protocol, Self
+
+import msgspec
+
+from .machine import stay_on
+from .order import Answer, Order
+
+
+class Measured(Protocol):
+    """One variant of what is measured."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def do(self, order: Order) -> tuple[float, ...]:
+        """Carry out one order."""
+
+
+def _kinds() -> dict[str, Callable[[], Measured]]:
+    """Each imports only what it needs."""
+
+    def ref() -> Measured:
+        from .floor_calls import RefCalls
+
+        return RefCalls()
+
+    def sandport() -> Measured:
+        from .sandport_calls import SandportCalls
+
+        return SandportCalls()
+
+    def floor_commands() -> Measured:
+        from .floor_commands import FloorCommands
+
+        return FloorCommands()
+
+    def sandport_commands() -> Measured:
+        from .sandport_commands import SandportCommands
+
+        return SandportCommands()
+
+    return {
+        "ref": ref,
+        "sandport": sandport,
+        "floor commands": floor_commands,
+        "sandport commands": sandport_commands,
+    }
+
+
+async def carry_out(measured: Measured) -> None:
+    """Read orders from stdin and answer them on stdout, one after the other."""
+    loop = asyncio.get_running_loop()
+    orders = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin.buffer)
+    decode = msgspec.json.Decoder(Order).decode
+    async with contextlib.AsyncExitStack() as stack:
+        entered: Measured | None = None
+        while line := await orders.readline():
+            try:
+                if entered is None:
+                    entered = await stack.enter_async_context(measured)
+                answer = Answer(values=await entered.do(decode(line)))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the harness tells it and goes on
+                answer = Answer(error=f"{type(error).__name__}: {error}")
+            sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+            sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    stay_on(tuple(int(core) for core in sys.argv[2].split(",")))
+    asyncio.run(carry_out(_kinds()[sys.argv[1]]()))

@@ -1,0 +1,96 @@
+"""What the harness asks a measuring process to do, one JSON line each, and what that answers."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Do = Literal[
+    "calls",
+    "typed calls",
+    "in flight",
+    "large",
+    "start",
+    "heavy start",
+    "command",
+    "stream",
+    "stream base64",
+    "stream captured",
+    "memory",
+]
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """One thing to measure."""
+
+    do: Do
+    count: int = 1
+    size_bytes: int = 0
+    path: str = ""
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """The numbers, in the units that the order's method says, or why there are none."""
+
+    values: tuple[float, ...] = ()
+    error: str = ""
+
+
+class CannotMeasure(Exception):
+    """A measuring process failed; the message is its own."""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Answer).decode
+
+
+class Subject:
+    """The harness's end of a measuring process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], kind: str) -> None:
+        self._process = process
+        self._kind = kind
+
+    def measure(self, do: Do, *, count: int = 1, size_bytes: int = 0, path: str = "") -> tuple[float, ...]:
+        """Have one thing measured, and wait for it.
+
+        Raises:
+            CannotMeasure: It failed, or the process ended.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        order = Order(do=do, count=count, size_bytes=size_bytes, path=path)
+        with contextlib.suppress(BrokenPipeError):  # it ended: there is no answer, which is told below
+            self._process.stdin.write(_encode(order) + b"\n")
+        line = self._process.stdout.readline()
+        if not line:
+            raise CannotMeasure(f"the measuring process {self._kind} ended with {self._process.wait()}, see above")
+        answer = _decode(line)
+        if answer.error:
+            raise CannotMeasure(answer.error)
+        return answer.values
+
+
+@contextlib.contextmanager
+def subject(kind: str, *, cores: tuple[int, ...]) -> Iterator[Subject]:
+    """A measuring process of one kind (see `measuring`), kept on some cores; it is gone after the block."""
+    command = [sys.executable, "-m", "tests.bench.measuring", kind, ",".join(map(str, cores))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=ROOT) as process:
+        try:
+            yield Subject(process, kind)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()

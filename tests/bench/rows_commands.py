@@ -1,0 +1,105 @@
+"""E and O: commands in a local sandbox and their output, from the host."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import tempfile
+
+from . import blocks
+from .machine import cores
+from .order import subject
+from .rounds import Goal, Row, Size, Values, median, rotated
+
+
+class Commands:
+    """`true` with captured output."""
+
+    name = "commands"
+    rows = (
+        Row(
+            id="E2",
+            what="p50 of execute `true` in a local sandbox, from the host",
+            unit="ms",
+            ours="sandport commands",
+            floor="floor commands",
+            beside="asyncio create_subprocess_exec and communicate",
+            goal=Goal("at most", 1.4),
+        ),
+    )
+
+    def run(self, size: Size, turn: int) -> Values:
+        """Blocks of each, in turns."""
+        kinds = ("floor commands", "sandport commands")
+        times: dict[str, list[float]] = {kind: [] for kind in kinds}
+        with contextlib.ExitStack() as stack:
+            subjects = {kind: stack.enter_context(subject(kind, cores=cores())) for kind in kinds}
+            for block in range(size.blocks):
+                for kind in rotated(kinds, turn + block):
+                    times[kind] += subjects[kind].measure("command", count=size.commands)
+        return {kind: 1e3 * median(taken) for kind, taken in times.items()}
+
+
+class Streams:
+    """The output of one command, as much as comes."""
+
+    name = "streams"
+    rows = (
+        Row(
+            id="O2",
+            what="output of a command in a local sandbox into a sink of the host",
+            unit="MB/s",
+            ours="iterated",
+            floor="text",
+            beside="text relay",
+            goal=Goal("at least", 0.6),
+        ),
+        Row(
+            id="O2c",
+            what="the same, head and tail kept by the host",
+            unit="MB/s",
+            ours="captured",
+            floor="text",
+            beside="text relay",
+        ),
+        Row(
+            id="O2b",
+            what="the same, into a sink",
+            unit="MB/s",
+            ours="iterated",
+            floor="base64",
+            beside="base64 relay",
+        ),
+    )
+
+    def run(self, size: Size, turn: int) -> Values:
+        """Each once or a few times, in turns; the source is a file in memory."""
+        times: dict[str, list[float]] = {"text": [], "base64": [], "iterated": [], "captured": []}
+        with contextlib.ExitStack() as stack:
+            path = os.path.join(stack.enter_context(scratch()), "output")
+            _fill(path, size.stream_bytes)
+            floor = stack.enter_context(subject("floor commands", cores=cores()))
+            ours = stack.enter_context(subject("sandport commands", cores=cores()))
+            orders = {
+                "text": lambda: floor.measure("stream", path=path, size_bytes=size.stream_bytes),
+                "base64": lambda: floor.measure("stream base64", path=path, size_bytes=size.stream_bytes),
+                "iterated": lambda: ours.measure("stream", path=path, size_bytes=size.stream_bytes),
+                "captured": lambda: ours.measure("stream captured", path=path, size_bytes=size.stream_bytes),
+            }
+            for block in range(size.streams):
+                for kind in rotated(tuple(orders), turn + block):
+                    times[kind] += orders[kind]()
+        return {kind: size.stream_bytes / 1e6 / median(taken) for kind, taken in times.items()}
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """A folder in memory, where the system has such a place."""
+    shared = "/dev/shm"
+    return tempfile.TemporaryDirectory(prefix="sandport-bench-", dir=shared if os.access(shared, os.W_OK) else None)
+
+
+def _fill(path: str, size_bytes: int) -> None:
+    piece = blocks.text_of(1024 * 1024).encode()
+    with open(path, "wb") as file:
+        file.writelines(itertools.repeat(piece, size_bytes // len(piece)))
