@@ -17,7 +17,7 @@ from sandport_protocol.errors import ConfigInvalid, Detail
 from sandport_protocol.v1 import Issue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _PLACE = re.compile(r"(?P<text>.*) - at `(?P<path>[^`]*)`", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>.*)`", re.DOTALL)
@@ -29,7 +29,7 @@ SecretRef = Annotated[str, Meta(extra_json_schema={"format": "secret-ref"})]
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a provider's config structs derive from; nested ones too.
+    """What a provider's config structs derive from, nested ones too: `class MyConfig(Config, frozen=True, kw_only=True)`.
 
     Strict: no unknown key, no value of another type. Keys are spelt as the fields are. A `__post_init__` that raises
     ValueError adds a rule of your own; its message reaches the user with the path of the struct.
@@ -67,12 +67,12 @@ def schema(type_: type[Struct]) -> Raw:
     return Raw(codec.encode(json_schema(type_)))
 
 
-def nearest(name: str, among: Iterator[str] | tuple[str, ...]) -> str | None:
-    """The name that somebody who wrote `name` probably meant."""
+def nearest(name: str, among: Iterable[str], *, likeness: float = 0.75) -> str | None:
+    """The name that somebody who wrote `name` probably meant; `likeness` runs from 0 to 1, the same name."""
     from difflib import get_close_matches
 
     names = {_plain(candidate): candidate for candidate in among}
-    found = get_close_matches(_plain(name), names, n=1, cutoff=0.75)
+    found = get_close_matches(_plain(name), names, n=1, cutoff=likeness)
     return names[found[0]] if found else None
 
 

@@ -26,6 +26,7 @@ from sandport_protocol.v1 import (
     FailedParams,
     InitializeParams,
     InitializeResult,
+    Meta,
     Params,
     ProviderInfo,
     ReadyParams,
@@ -72,8 +73,27 @@ class Dispatcher:
     """
 
     def __init__(
-        self, provider_class: type[Provider], write: Callable[[bytes], object], *, limits: Limits = DEFAULTS
+        self,
+        provider_class: type[Provider],
+        write: Callable[[bytes], object],
+        *,
+        limits: Limits = DEFAULTS,
+        on_hello: Callable[[], object] = lambda: None,
     ) -> None:
+        """Be ready for a hello.
+
+        Args:
+            provider_class: What is served.
+            write: Takes what goes to the host, and never blocks.
+            limits: What this side can keep.
+            on_hello: Called once, when the limits in force are known.
+
+        Raises:
+            TypeError: The class is abstract.
+        """
+        if provider_class.abstract:
+            raise TypeError(f"{provider_class.__qualname__} is abstract; serve a class that is derived from it")
+        self._on_hello = on_hello
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self._class = provider_class
@@ -198,6 +218,7 @@ class Dispatcher:
             self._fail(event.id, faults.from_exception(error, faults.Circumstances("initialize", False, "no")))
         else:
             self._outbox.send(self._connection.send_result(event.id, hello))
+            self._on_hello()
 
     def _hello(self, params: InitializeParams) -> InitializeResult:
         cls = self._class
@@ -291,7 +312,7 @@ class Dispatcher:
 
     def _new_call(self, request: Id, method: str, params: Any) -> Call:
         kind = params.__class__
-        meta = params.meta if isinstance(params, Params) else None
+        meta = params.meta if isinstance(params, Params) else _meta_of(params)
         deadline = None
         if meta is not None and meta.deadline_ms is not None:
             deadline = self._loop.time() + meta.deadline_ms / 1000
@@ -462,6 +483,16 @@ def _begin(call: Call) -> None:
     call._begun = True
     if call.method not in _UNTOUCHED:
         call.dispatched = "unknown"
+
+
+def _meta_of(params: object) -> Meta | None:
+    """The advice in the params of an extension, which are any JSON; nothing where it does not fit."""
+    if not isinstance(params, dict) or "_meta" not in params:
+        return None
+    try:
+        return codec.read_as(Meta, codec.encode(params["_meta"]))
+    except ValueError:
+        return None
 
 
 def _invalid(method: str, error: ValueError) -> InvalidParams:

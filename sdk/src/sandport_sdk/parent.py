@@ -83,6 +83,11 @@ class SilenceWatch:
         self.heard = loop.time()
         self._timer = loop.call_later(limit_s(), self._look)
 
+    def restart(self) -> None:
+        """The limit changed."""
+        self._timer.cancel()
+        self._look()
+
     def stop(self) -> None:
         """Listen no more."""
         self._timer.cancel()

@@ -29,7 +29,7 @@ class _Pipes(asyncio.Protocol):
 
     def __init__(self, provider_class: type[Provider]) -> None:
         self._loop = asyncio.get_running_loop()
-        self.dispatcher = Dispatcher(provider_class, self._write)
+        self.dispatcher = Dispatcher(provider_class, self._write, on_hello=self._on_hello)
         self.silence = SilenceWatch(self._loop, self._silence_s, self._on_silence)
         self.reader: asyncio.ReadTransport | None = None
         self.writer: asyncio.WriteTransport | None = None
@@ -46,6 +46,9 @@ class _Pipes(asyncio.Protocol):
 
     def eof_received(self) -> None:
         self.dispatcher.finish("end of input")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.dispatcher.finish(f"nothing more can be read ({exc})")
 
     # writing
 
@@ -77,6 +80,9 @@ class _Pipes(asyncio.Protocol):
 
     def _silence_s(self) -> float:
         return self.dispatcher.limits.host_silence_ms / 1000
+
+    def _on_hello(self) -> None:
+        self.silence.restart()
 
     def _on_silence(self) -> None:
         self.dispatcher.finish(f"nothing heard for {self._silence_s()} s")

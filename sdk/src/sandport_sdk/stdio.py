@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
+import stat
 import sys
 from contextlib import suppress
 from typing import NamedTuple, TextIO
 
+_ADVICE = "a worker is started by a host, which speaks with it through two pipes"
 _LOWEST = 3
 """Descriptors below this one belong to whatever runs in the worker."""
 PIPE_BYTES = 1024 * 1024
@@ -34,7 +37,7 @@ def take_wire() -> WireDescriptors:
     """Move the wire away from descriptors 0 and 1, once, before anything else.
 
     Raises:
-        StdioUnusable: stdin or stdout is closed. Descriptors 0 to 2 are open nevertheless.
+        StdioUnusable: There is no wire on them. Descriptors 0 to 2 are open nevertheless.
     """
     read, write = _duplicate(0), _duplicate(1)
     null = os.open(os.devnull, os.O_RDWR)
@@ -46,14 +49,25 @@ def take_wire() -> WireDescriptors:
     if null >= _LOWEST:
         os.close(null)
     _renew_streams()
-    if read is None or write is None:
-        closed = " and ".join(name for name, fd in (("stdin", read), ("stdout", write)) if fd is None)
-        raise StdioUnusable(f"{closed} closed: a worker is started by a host, which speaks with it through both")
-    wire = WireDescriptors(read, write)
+    wire = _checked(read, write)
     os.register_at_fork(after_in_child=lambda: _give_up(wire))
     for descriptor in wire:
         _enlarge(descriptor)
     return wire
+
+
+def _checked(read: int | None, write: int | None) -> WireDescriptors:
+    for name, descriptor in (("stdin", read), ("stdout", write)):
+        if descriptor is None:
+            raise StdioUnusable(f"{name} is closed; {_ADVICE}")
+        mode = os.fstat(descriptor).st_mode
+        if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)):
+            raise StdioUnusable(f"{name} is no pipe; {_ADVICE}")
+    assert read is not None
+    assert write is not None
+    if not os.isatty(read) and os.path.sameopenfile(read, write):
+        raise StdioUnusable(f"stdin and stdout are one socket, not two pipes; {_ADVICE}")
+    return WireDescriptors(read, write)
 
 
 def _duplicate(descriptor: int) -> int | None:
@@ -87,7 +101,7 @@ def _renew_streams() -> None:
     if sys.stdout is None:
         sys.stdout = _text_output(1)
     elif (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
-        reconfigure(line_buffering=True, errors="backslashreplace")
+        reconfigure(line_buffering=True)
 
 
 def _text_output(descriptor: int) -> TextIO:
@@ -95,7 +109,14 @@ def _text_output(descriptor: int) -> TextIO:
 
 
 def _give_up(wire: WireDescriptors) -> None:
-    """In a forked child, such as a worker of a process pool: the wire is its parent's."""
+    """In a forked child, such as a worker of a process pool: the wire and the signals are its parent's.
+
+    asyncio learns of a signal through a descriptor that the child shares: a SIGTERM for the child, which is how a pool
+    ends its workers, would end the parent instead.
+    """
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for descriptor in wire:
         os.dup2(null, descriptor, inheritable=False)

@@ -81,21 +81,32 @@ def _load(target: str) -> type[Provider]:
 
     if not (isinstance(found, type) and issubclass(found, Provider)):
         raise SystemExit(f"sandport worker: {target} is no class derived from sandport_sdk.v1.Provider")
-    if not found.handlers:
+    if found.abstract:
         raise SystemExit(f"sandport worker: {target} is an abstract class; serve one that is derived from it")
     return found
 
 
 def _run(provider_class: type[Provider], wire: WireDescriptors, parent: int) -> int:
     import asyncio
+    import logging
 
     from .pipes import serve_pipes
 
     loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    files = os.fdopen(wire.read, "rb", 0), os.fdopen(wire.write, "wb", 0)
+    serving = loop.create_task(serve_pipes(provider_class, files, parent))
     try:
-        files = os.fdopen(wire.read, "rb", 0), os.fdopen(wire.write, "wb", 0)
-        return loop.run_until_complete(serve_pipes(provider_class, files, parent))
+        while True:
+            try:
+                return loop.run_until_complete(serving)
+            except (SystemExit, KeyboardInterrupt):
+                if serving.done():
+                    raise
+                # Out of some task or callback of the provider's. The loop is as it was: other calls go on.
+                logging.getLogger("sandport_sdk").exception("a provider does not end its worker: this is ignored")
     finally:
+        asyncio.set_event_loop(None)
         loop.close()
 
 
@@ -105,10 +116,9 @@ def _leave(code: int) -> None:
     import sys
     import threading
 
-    deadline_s = _THREAD_END_S
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
-            thread.join(deadline_s)
+            thread.join(_THREAD_END_S)
             if thread.is_alive():
                 sys.stdout.flush()
                 sys.stderr.flush()

@@ -4,7 +4,7 @@
 from sandport_sdk.v1 import Capabilities, Config, Provider, errors, types
 
 
-class MyConfig(Config):
+class MyConfig(Config, frozen=True, kw_only=True):
     image: str
 
 

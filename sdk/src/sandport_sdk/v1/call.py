@@ -136,7 +136,11 @@ class Call:
         Raises:
             RuntimeError: It was called in the loop itself, where it would wait for ever.
         """
-        if asyncio._get_running_loop() is self._outlet.loop:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass  # a thread of its own, as it should be
+        else:
             coroutine.close()
             raise RuntimeError("call.run() is for handlers in threads; in the loop, await the coroutine")
         return asyncio.run_coroutine_threadsafe(coroutine, self._outlet.loop).result()
@@ -156,14 +160,15 @@ class Call:
         """
         outlet = self._stream(stream)
         left = memoryview(data).cast("B")
-        while len(left) > outlet.room:
-            if room := outlet.room:
-                outlet.send(left[:room])
-                left = left[room:]
-            await outlet.wait()
-            self._refuse_after_answer(stream)
-        if left:
-            outlet.send(left)
+        chunk = self._outlet.limits.chunk_bytes
+        while left:
+            # Chunk by chunk: each may be the one that fills the pipe.
+            if size := min(outlet.room, chunk):
+                outlet.send(left[:size])
+                left = left[size:]
+            else:
+                await outlet.wait()
+                self._refuse_after_answer(stream)
 
     def try_output(self, stream: StreamName, data: bytes) -> bool:
         """Send output now if all of it fits in `credit_left`; False, and nothing sent, if it does not.

@@ -144,6 +144,8 @@ class Provider:
     """Optional, `async def` or `def`: called once at the end, when no handler runs any more, whether `prepare` worked
     or not. Do what takes time here: once the host has its answer to `shutdown`, it may kill the worker."""
 
+    abstract: ClassVar[bool] = True
+    """Whether the class is only there to be derived from."""
     handlers: ClassVar[Mapping[str, Handler]] = {}
     """How each wire method is served, by its name on the wire; made from the class."""
 
@@ -164,6 +166,7 @@ class Provider:
             faults += [*_missing(handlers), *_misdeclared(cls)]
         if faults:
             raise TypeError(f"{cls.__module__}.{cls.__qualname__}: " + "; ".join(faults))
+        cls.abstract = abstract
         cls.handlers = handlers
 
     def config_of(self, params: _HasConfig) -> Any:
@@ -248,7 +251,7 @@ def _misspelt(cls: type[Provider]) -> list[str]:
             continue
         if attribute.startswith("_") or attribute in known or not inspect.isroutine(value) or hasattr(value, _MARK):
             continue
-        if meant := nearest(attribute, (*_WIRE_NAMES, "prepare", "close")):
+        if meant := nearest(attribute, (*_WIRE_NAMES, "prepare", "close"), likeness=0.8):
             faults.append(f"{attribute!r} looks like {meant!r} misspelt (a helper's name begins with an underscore)")
     return faults
 
