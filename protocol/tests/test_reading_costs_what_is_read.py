@@ -77,7 +77,7 @@ def test_a_flood_without_a_line_feed_is_held_up_to_the_ceiling_and_then_dropped(
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 4095, 4096, 4097])
 def test_a_line_in_small_pieces_takes_no_more_memory_than_its_bytes(size: int) -> None:
     """Pieces kept as objects of their own would take forty bytes and more each."""
-    whole = 256 * KIB
+    whole = 128 * KIB
     splitter = LineSplitter(MIB)
     piece = b"x" * size
     with traced() as held:
