@@ -7,8 +7,10 @@ that comes late or never), what may exist is ended: by its id through a list whe
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
-import anyio
+import anyio.lowlevel
 from msgspec import Raw
 
 from sandport_protocol.methods import METHODS
@@ -24,11 +26,13 @@ from sandport_protocol.v1 import (
     ListLeasesResult,
 )
 
+from .closing import finished_within
 from .errors import LeaseNotFound, NotSupported, ProtocolViolation, SandportError
 from .lease_request import LeaseRequest
 from .log import Log
 from .numbers import Timing
 from .sandbox import Sandbox, Workers
+from .worker.client import OpenCall, WorkerClient
 from .worker.lifetime import Worker
 
 
@@ -40,6 +44,7 @@ async def acquire(request: LeaseRequest, workers: Workers, *, timing: Timing, lo
 
     Cancel: waits, shielded and bounded, until what was asked for is gone again.
     """
+    await anyio.lowlevel.checkpoint_if_cancelled()
     worker = await workers.worker()
     params = AcquireLeaseParams(
         sandbox_id=request.sandbox_id,
@@ -54,19 +59,17 @@ async def acquire(request: LeaseRequest, workers: Workers, *, timing: Timing, lo
     try:
         raw = await call.future
     except asyncio.CancelledError:
-        settled = await client.settle(call)
-        if isinstance(settled, Raw) or settled.dispatched != "no":
-            await _undo(params, workers, timing=timing, log=log)
+        await _undone(_settle_and_undo(client, call, params, workers, timing=timing, log=log), params, timing, log)
         raise
     except SandportError as error:
         if error.dispatched != "no":
-            await _undo(params, workers, timing=timing, log=log)
+            await _undone(_undo(params, workers, timing=timing, log=log), params, timing, log)
         raise
     try:
         lease = client.result_of(call, raw, LeaseResult)
         _check_egress(request, lease)
     except (ProtocolViolation, NotSupported):
-        await _undo(params, workers, timing=timing, log=log)
+        await _undone(_undo(params, workers, timing=timing, log=log), params, timing, log)
         raise
     return Sandbox(request, lease, worker, workers, timing=timing, log=log)
 
@@ -86,15 +89,27 @@ def _words(egress: Egress | None) -> str:
     return f"egress {egress.mode}" + "".join(f" {item}" for item in (*egress.hosts, *egress.cidrs))
 
 
+async def _undone(undoing: Coroutine[Any, Any, None], params: AcquireLeaseParams, timing: Timing, log: Log) -> None:
+    """Wait for the undoing, whatever cancels the caller, at most the close grace; it then goes on alone."""
+    task = asyncio.ensure_future(undoing)
+    if not await finished_within(task, timing.close_grace_s):
+        log("error", "a sandbox may be left: it is still being looked for", sandbox=params.sandbox_id)
+
+
+async def _settle_and_undo(
+    client: WorkerClient, call: OpenCall, params: AcquireLeaseParams, workers: Workers, *, timing: Timing, log: Log
+) -> None:
+    settled = await client.settle(call)
+    if isinstance(settled, Raw) or settled.dispatched != "no":
+        await _undo(params, workers, timing=timing, log=log)
+
+
 async def _undo(params: AcquireLeaseParams, workers: Workers, *, timing: Timing, log: Log) -> None:
-    """End whatever this acquire may have created; bounded, shielded, and loud where it fails."""
-    with anyio.CancelScope(shield=True), anyio.move_on_after(timing.close_grace_s) as scope:
-        try:
-            await end_by_id(params, await workers.worker(), timing=timing)
-        except SandportError as error:
-            log("error", f"a sandbox may be left: {error}", sandbox=params.sandbox_id)
-    if scope.cancelled_caught:
-        log("error", "a sandbox may be left: clean-up took too long", sandbox=params.sandbox_id)
+    """End whatever this acquire may have created; loud where it fails."""
+    try:
+        await end_by_id(params, await workers.worker(), timing=timing)
+    except SandportError as error:
+        log("error", f"a sandbox may be left: {error}", sandbox=params.sandbox_id)
 
 
 async def end_by_id(params: AcquireLeaseParams, worker: Worker, *, timing: Timing) -> None:

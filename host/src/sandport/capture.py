@@ -19,13 +19,11 @@ class Capture:
     """
 
     def __init__(self, limit_bytes: int, spill: BinaryIO | None = None) -> None:
-        self._limit = limit_bytes
         self._head_limit = limit_bytes - limit_bytes // 2
         self._tail_limit = limit_bytes // 2
-        self._head: list[bytes] = []
-        self._head_bytes = 0
-        self._tail: list[bytes] = []
-        self._tail_bytes = 0
+        # One buffer each: a piece may be a single byte, and as an object of its own cost fifty.
+        self._head = bytearray()
+        self._tail = bytearray()
         self._spill = spill
         self.total_bytes = 0
 
@@ -38,26 +36,19 @@ class Capture:
         self.total_bytes += len(data)
         if self._spill is not None:
             self._spill.write(data)
-        room = self._head_limit - self._head_bytes
+        room = self._head_limit - len(self._head)
         if room > 0:
-            piece = data[:room]
-            self._head.append(piece)
-            self._head_bytes += len(piece)
+            self._head += data[:room]
             data = data[room:]
         if data and self._tail_limit:
-            self._tail.append(data)
-            self._tail_bytes += len(data)
-            if self._tail_bytes > 2 * self._tail_limit + 65536:
-                self._trim()
-
-    def _trim(self) -> None:
-        joined = b"".join(self._tail)
-        self._tail = [joined[-self._tail_limit :]] if self._tail_limit else []
-        self._tail_bytes = len(self._tail[0]) if self._tail else 0
+            self._tail += data[-self._tail_limit :]
+            # Cut now and then: a cut for every piece would move the window each time.
+            if len(self._tail) > 2 * self._tail_limit + 65536:
+                del self._tail[: -self._tail_limit]
 
     def _parts(self) -> tuple[bytes, bytes, int]:
-        head = b"".join(self._head)
-        tail = b"".join(self._tail)[-self._tail_limit :] if self._tail_limit else b""
+        head = bytes(self._head)
+        tail = bytes(self._tail[-self._tail_limit :]) if self._tail_limit else b""
         dropped = self.total_bytes - len(head) - len(tail)
         return (head + tail, b"", 0) if dropped == 0 else (head, tail, dropped)
 

@@ -12,6 +12,8 @@ from sandport_protocol.octets import Octets, pack
 
 from .errors import UsageError
 
+LONGEST_S = 10.0**9
+"""Thirty years: what is longer means no limit, and is said with None."""
 Argument = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
@@ -49,7 +51,8 @@ def command_line(
     """Check what can be checked without a sandbox.
 
     Raises:
-        UsageError: Neither or both of argv and shell, a plain string as argv, or a time-out that is not above 0.
+        UsageError: Neither or both of argv and shell, a plain string as argv, a time-out that is not above 0, or a
+            value that is neither text nor bytes.
     """
     if isinstance(argv, str | bytes):
         raise UsageError("argv is a list of words, not one string; pass a list, or the text as shell=")
@@ -57,13 +60,32 @@ def command_line(
         raise UsageError("give either argv (a list of words) or shell (text for the sandbox's shell)")
     if argv is not None and len(argv) == 0:
         raise UsageError("argv is empty; its first word is the program")
-    if timeout_s is not None and not timeout_s > 0:
+    if timeout_s is not None and not 0 < timeout_s <= LONGEST_S:
         raise UsageError(f"timeout_s is {timeout_s}; give seconds above 0, or None for no limit")
+    for name in env or {}:
+        if not isinstance(name, str):
+            raise UsageError(f"a variable's name is text, not {name!r}")
+    try:
+        return _packed(argv, shell, cwd, env or {}, user, timeout_s)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{error.object!r:.100} has a surrogate that stands for no byte; pass bytes") from None
+    except TypeError as error:
+        raise UsageError(f"words, directories and variables are text, bytes or paths: {error}") from None
+
+
+def _packed(
+    argv: Sequence[Argument] | None,
+    shell: str | bytes | None,
+    cwd: Argument | None,
+    env: Mapping[str, str | bytes],
+    user: str | None,
+    timeout_s: float | None,
+) -> CommandLine:
     return CommandLine(
         argv=None if argv is None else tuple(pack(os.fspath(word)) for word in argv),
-        shell=None if shell is None else pack(shell),
+        shell=None if shell is None else pack(os.fspath(shell)),
         cwd=None if cwd is None else pack(os.fspath(cwd)),
-        env={name: pack(value) for name, value in (env or {}).items()},
+        env={name: pack(os.fspath(value)) for name, value in env.items()},
         user=user,
         timeout_ms=None if timeout_s is None else max(1, round(timeout_s * 1000)),
     )

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-import anyio
-
 from sandport_protocol.octets import unpack
 from sandport_protocol.v1 import LeaseResult
 
+from .closing import finished
 from .errors import NotSupported, PathOutsideRoot, SandboxLost
 
 if TYPE_CHECKING:
@@ -99,11 +98,15 @@ async def _off_the_loop(lease: LeaseResult, copy: Callable[[int, Callable[[], bo
         try:
             return await asyncio.shield(copying)
         except asyncio.CancelledError:
-            # The copy looks at the flag between files and pieces; it clears its scratch away before it ends.
+            # The copy looks at the flag between files and pieces; it clears its scratch away before it ends, and until
+            # then the descriptor must stay what it is.
             stop.set()
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait((copying,))
-                copying.exception()
+            await finished(_settled(copying))
             raise
     finally:
         os.close(root_fd)
+
+
+async def _settled(copying: asyncio.Future[SyncResult]) -> None:
+    await asyncio.wait((copying,))
+    copying.exception()  # seen: it was cut off, which is what its caller is told

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.abc
 from msgspec import Raw, Struct
 
 from sandport_protocol import codec, versions
@@ -26,6 +25,8 @@ from sandport_protocol.v1 import (
 
 from . import __version__
 from .acquire import acquire, end_by_id
+from .closing import finished
+from .command import LONGEST_S
 from .configuration import Configuration, ProviderSettings, load, overridden
 from .discovery import InstalledProvider, installed_providers, worker_command
 from .errors import EnvironmentUnknown, ProviderUnknown, SandportError, UsageError
@@ -62,20 +63,20 @@ class Host:
         self,
         configuration: Configuration,
         home: Home,
-        tasks: anyio.abc.TaskGroup,
         *,
         environ: Mapping[str, str],
         log: Log,
     ) -> None:
         self.configuration = configuration
         self.home = home
-        self._tasks = tasks
+        self._tasks: set[asyncio.Task[None]] = set()
         self._environ = environ
         self._log = log
         self._timing: Timing = configuration.host.timing
         self._installed: dict[str, InstalledProvider] | None = None
         self._supervisors: dict[str, Supervisor] = {}
         self._sandboxes: dict[str, Sandbox] = {}
+        self._failures: list[BaseException] = []
         self._closing = False
 
     @staticmethod
@@ -104,17 +105,34 @@ class Host:
         environ = dict(os.environ) if environ is None else dict(environ)
         configuration = config if isinstance(config, Configuration) else load(config, environ=environ)
         place = Home.open(None if home is None else Path(home), environ)
-        failure: BaseException | None = None
-        async with anyio.create_task_group() as tasks:
-            host = Host(configuration, place, tasks, environ=environ, log=log or Log())
-            try:
-                yield host
-            except BaseException as error:  # noqa: BLE001 - raised again below, outside of the group, as it was
-                failure = error
-            host._closing = True
-            tasks.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        host = Host(configuration, place, environ=environ, log=log or Log())
+        try:
+            yield host
+        finally:
+            await finished(host._close())
+
+    # The tasks are the host's own and no task group of the block's: a cancel around the block must reach the leases in
+    # it before it reaches the workers that end them, and the block may be left from another task than it was entered.
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log("critical", f"{task.get_name()} failed: {error!r}")
+            self._failures.append(error)
+
+    async def _close(self) -> None:
+        self._closing = True
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+        if self._failures:
+            raise self._failures[0]
 
     # -------------------------------------------------------------- providers
 
@@ -142,10 +160,10 @@ class Host:
         )
 
     def _supervisor(self, provider: str) -> Supervisor:
+        if self._closing:
+            raise UsageError("the host is closed")
         supervisor = self._supervisors.get(provider)
         if supervisor is None:
-            if self._closing:
-                raise UsageError("the host is closed")
             settings = self.configuration.providers.get(provider, ProviderSettings())
             command = self._command(provider, settings)
             supervisor = Supervisor(
@@ -157,7 +175,7 @@ class Host:
                 on_late=partial(self._late, provider),
             )
             self._supervisors[provider] = supervisor
-            self._tasks.start_soon(supervisor.run, name=f"sandport worker {provider}")
+            self._spawn(supervisor.run(), f"sandport worker {provider}")
         return supervisor
 
     def _command(self, provider: str, settings: ProviderSettings) -> WorkerCommand:
@@ -246,8 +264,8 @@ class Host:
         ttl_s: float,
         egress: Egress | None,
     ) -> LeaseRequest:
-        if not ttl_s > 0:
-            raise UsageError(f"ttl_s is {ttl_s}; give seconds above 0")
+        if not 0 < ttl_s <= LONGEST_S:
+            raise UsageError(f"ttl_s is {ttl_s}; give seconds above 0 and up to {LONGEST_S:g}")
         stored = self.configuration.environments.get(environment)
         if stored is not None:
             provider, base, variables = stored.provider, stored.config, stored.env
@@ -276,7 +294,7 @@ class Host:
         """A create that succeeded after its caller was told otherwise: undo it."""
         if isinstance(params, AcquireLeaseParams) and result is not None and not self._closing:
             self._log("warning", "a create succeeded after its lease was given up", sandbox=params.sandbox_id)
-            self._tasks.start_soon(self._end_late, provider, params)
+            self._spawn(self._end_late(provider, params), f"sandport clean-up {params.sandbox_id}")
 
     async def _end_late(self, provider: str, params: AcquireLeaseParams) -> None:
         try:

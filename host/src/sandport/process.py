@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-import anyio
 from msgspec import Raw, Struct
 
 from sandport_protocol.methods import METHODS
@@ -23,6 +23,7 @@ from sandport_protocol.v1 import (
 )
 
 from .capture import Capture
+from .closing import finished_within
 from .errors import SandportError
 from .lane import OutputLane
 from .outcome import Outcome
@@ -115,7 +116,10 @@ class Process:
         self._lane = OutputLane(tuple(captures), client.connection.limits.credit_bytes)
         self._captures = captures
         self._call: OpenCall | None = None
-        self._iterated = False
+        self._iterations = 0
+        self._awaited = False
+        self._closing = False
+        self._ended = False
 
     async def follow(self) -> None:
         """Begin to follow its output; called once, by the sandbox."""
@@ -129,15 +133,21 @@ class Process:
     async def output(self) -> AsyncIterator[tuple[StreamName, bytes]]:
         """Every piece of output as it comes: (`stdout`, `stderr` or `pty`, bytes); ends with the process's streams.
 
-        A consumer that is slow slows the process down; iterated output is not kept for the outcome.
+        A consumer that is slow slows the process down; iterated output is not kept for the outcome. What comes after
+        an iteration was left is kept for it again, once `wait` is called.
         """
-        self._iterated = True
-        while True:
-            piece = await self._lane.next_piece()
-            if piece is None:
-                return
-            yield piece
-            self._lane.taken(piece[0], len(piece[1]))
+        self._iterations += 1
+        try:
+            while (piece := await self._lane.next_piece()) is not None:
+                yield piece
+                self._lane.taken(piece[0], len(piece[1]))
+        finally:
+            self._iterations -= 1
+            self._keep_unless_iterated()
+
+    def _keep_unless_iterated(self) -> None:
+        if self._closing or (self._awaited and not self._iterations):
+            self._lane.divert(lambda stream, data: self._captures[stream].take(data))
 
     async def wait(self, *, spilled: Mapping[StreamName, str] | None = None) -> Outcome:
         """How it ended. Output that nobody iterates is kept up to the limit and counted.
@@ -151,15 +161,16 @@ class Process:
         Repeat: answers the same.
         Cancel: the process runs on.
         """
-        if not self._iterated:
-            self._lane.divert(lambda stream, data: self._captures[stream].take(data))
+        self._awaited = True
+        self._keep_unless_iterated()
         assert self._call is not None  # follow() came first
         call = self._call
         try:
             raw: Raw = await asyncio.shield(call.future)
+            result = self._client.result_of(call, raw, WaitProcessResult)
         except SandportError as error:
             raise with_partial(error, self._captures) from None
-        result = self._client.result_of(call, raw, WaitProcessResult)
+        self._ended = True
         return outcome_of(result, self._lane, self._captures, spilled)
 
     @property
@@ -191,13 +202,16 @@ class Process:
         return result.delivered
 
     async def aclose(self) -> None:
-        """End it if it still runs, and wait for that; bounded by the close grace."""
-        if not self.running:
+        """End it unless its end is known, and wait for that; at most the close grace."""
+        call = self._call
+        if self._ended or (call is not None and call.future.done() and call.future.exception() is None):
             return
-        with anyio.CancelScope(shield=True), anyio.move_on_after(self._timing.close_grace_s):
-            self._lane.divert(lambda stream, data: self._captures[stream].take(data))
-            try:
-                await self.kill()
+        await finished_within(asyncio.ensure_future(self._end()), self._timing.close_grace_s)
+
+    async def _end(self) -> None:
+        self._closing = True
+        self._keep_unless_iterated()
+        with contextlib.suppress(SandportError):  # it is gone, or its sandbox is, whose own end is what holds
+            await self.kill()
+            if self.running:
                 await self.wait()
-            except SandportError:
-                return  # it is gone, or its sandbox is; the sandbox's own end is what holds

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-import anyio
+import anyio.lowlevel
 from msgspec import Struct
 
 from sandport_protocol.methods import METHODS
@@ -25,23 +25,27 @@ from sandport_protocol.v1 import (
     ExecuteResult,
     LeaseResult,
     PtySize,
+    SignalProcessParams,
+    SignalProcessResult,
     StartProcessParams,
     StartProcessResult,
     StreamName,
 )
 
 from .capture import Capture
+from .closing import finished, finished_within
 from .command import Argument, CommandLine, command_line
 from .errors import (
     LeaseLost,
     LeaseNotFound,
     NotAttached,
     NotSupported,
+    ProcessNotFound,
     SandportError,
     Unavailable,
     UsageError,
     WorkerCrashed,
-    WorkerError,
+    WorkerWedged,
 )
 from .files import OnProgress, copy_from, copy_into
 from .lane import OutputLane
@@ -92,6 +96,7 @@ class Sandbox:
         self._timing = timing
         self._log = log.bind(sandbox=self.id)
         self._ended: str | None = None
+        self._destroying: asyncio.Task[bool] | None = None
         self._next_process = 0
 
     @property
@@ -167,10 +172,14 @@ class Sandbox:
         on_output: OnOutput | None,
     ) -> Outcome:
         deadline_s = None if line.timeout_ms is None else line.timeout_ms / 1000 + self._timing.command_margin_s
+
+        def keep(stream: StreamName, data: bytes) -> None:
+            captures[stream].take(data)
+
+        await anyio.lowlevel.checkpoint_if_cancelled()
         for attempt in (1, 2):
             client = (await self._worker()).client
-            take = None if on_output else (lambda stream, data: captures[stream].take(data))
-            lane = OutputLane(_STREAMS, client.connection.limits.credit_bytes, take)
+            lane = OutputLane(_STREAMS, client.connection.limits.credit_bytes, None if on_output else keep)
             call = await client.begin(METHODS["execute"], params, deadline_s=deadline_s, sink=lane)
             lane.bind(partial(client.give_credit, call))
             call.future.add_done_callback(lane.close)
@@ -179,19 +188,22 @@ class Sandbox:
                     raw = await call.future
                 else:
                     raw = await _pumped(call.future, lane, captures, on_output)
-            except NotAttached as error:
-                # Dispatched no: the one error after which an execute is sent again.
-                self._attached_to = None
-                if attempt == 2 or error.dispatched != "no":
+                return outcome_of(client.result_of(call, raw, ExecuteResult), lane, captures, spilled)
+            except BaseException as error:
+                if not call.future.done() or call.future.cancelled():
+                    # Cancelled, or the consumer of the output failed: the command must not run on.
+                    await finished(client.settle(call))
                     raise
-                continue
-            except SandportError as error:
-                raise with_partial(error, captures) from None
-            except BaseException:
-                # Cancelled, or the consumer of the output failed: the command must not run on.
-                await client.settle(call)
+                if error is not call.future.exception():
+                    raise
+                if isinstance(error, NotAttached) and error.dispatched == "no" and attempt == 1:
+                    # Nothing ran: the one error after which an execute is sent again.
+                    self._attached_to = None
+                    continue
+                lane.divert(keep)
+                if isinstance(error, SandportError):
+                    raise with_partial(error, captures) from None
                 raise
-            return outcome_of(client.result_of(call, raw, ExecuteResult), lane, captures, spilled)
         raise AssertionError("unreachable: the second attempt returns or raises")
 
     async def _execute_with_pipe(
@@ -205,21 +217,33 @@ class Sandbox:
         with contextlib.ExitStack() as files:
             captures, spilled = _captures(files, output_limit_bytes, spill_to)
             async with self._started(line, stdin=True, pty=None, captures=captures) as process:
+                failure: SandportError | None = None
 
                 async def feed() -> None:
-                    await process.stdin.write(stdin)
-                    await process.stdin.close()
+                    nonlocal failure
+                    try:
+                        await process.stdin.write(stdin)
+                        await process.stdin.close()
+                    except ProcessNotFound:
+                        pass  # it ended before it read everything: its own business, its status says how
+                    except SandportError as error:
+                        failure = error
+                        await process.kill()  # it waits for input that does not come any more
 
                 feeding = asyncio.ensure_future(feed())
                 try:
                     if on_output is not None:
                         async for stream, data in process.output():
                             await _hand_on(on_output, captures, stream, data)
-                    return await process.wait(spilled=spilled)
+                    outcome = await process.wait(spilled=spilled)
                 finally:
                     feeding.cancel()
-                    # A process that ends before it read everything is its own business: its status says how.
-                    await asyncio.gather(feeding, return_exceptions=True)
+                    await asyncio.wait((feeding,))
+                    if not feeding.cancelled():
+                        feeding.exception()  # seen: `failure` has it, or the process's own end tells it
+                if failure is not None and outcome.ended != "exited":
+                    raise with_partial(failure, captures)
+                return outcome
 
     @contextlib.asynccontextmanager
     async def start(
@@ -269,7 +293,12 @@ class Sandbox:
         params = _build(
             StartProcessParams, sandbox_id=self.id, process_id=process_id, stdin=stdin, pty=pty, **line.members()
         )
-        await self.call("startProcess", params, StartProcessResult, deadline_s=self._timing.call_s)
+        try:
+            await self.call("startProcess", params, StartProcessResult, deadline_s=self._timing.call_s)
+        except BaseException as error:
+            if not isinstance(error, SandportError) or error.dispatched != "no":
+                await self._kill_unseen(process_id)
+            raise
         process = Process(
             self,
             process_id,
@@ -283,6 +312,16 @@ class Sandbox:
             yield process
         finally:
             await process.aclose()
+
+    async def _kill_unseen(self, process_id: str) -> None:
+        """End a process of which is not known whether it was started; at most the close grace."""
+        params = SignalProcessParams(sandbox_id=self.id, process_id=process_id, kill=True)
+
+        async def kill() -> None:
+            with contextlib.suppress(SandportError):  # it was not, or its sandbox is gone, whose own end is what holds
+                await self.call("signalProcess", params, SignalProcessResult, deadline_s=self._timing.call_s)
+
+        await finished_within(asyncio.ensure_future(kill()), self._timing.close_grace_s)
 
     def _refuse_outliving(self, line: CommandLine, timeout_s: float | None) -> None:
         if self._ended is not None:
@@ -367,6 +406,7 @@ class Sandbox:
 
     async def call(self, method: str, params: Struct, result: type[Any], *, deadline_s: float | None) -> Any:
         """One call in the name of this sandbox; attaches first where the worker does not know it yet."""
+        await anyio.lowlevel.checkpoint_if_cancelled()
         for attempt in (1, 2):
             client = (await self._worker()).client
             try:
@@ -380,7 +420,7 @@ class Sandbox:
     async def _worker(self) -> Worker:
         """The worker that serves now, with this sandbox attached to it."""
         worker = self._attached_to
-        if worker is not None and not worker.ended.done():
+        if worker is not None and worker.usable:
             return worker
         async with self._attaching:
             worker = await self._workers.worker()
@@ -409,41 +449,47 @@ class Sandbox:
     def request_destroy(self) -> None:
         """Ask for the end without waiting for anything: for a host that leaves at once."""
         worker = self._attached_to
-        if worker is None or worker.ended.done() or self._ended is not None:
-            return
-        with contextlib.suppress(SandportError):
+        if worker is not None and worker.usable and self._ended is None:
             worker.client.send_and_forget(METHODS["destroyLease"], DestroyLeaseParams(sandbox_id=self.id))
 
     async def destroy(self) -> bool:
         """End the sandbox and everything in it; True once that is confirmed. Bounded by the close grace.
 
         Repeat: confirms again.
-        Cancel: shielded; returns within the bound.
+        Cancel: goes on to the end or the bound; the cancel is raised then.
         """
         if self._ended is not None:
             return True
+        if self._destroying is None:
+            self._destroying = asyncio.ensure_future(self._destroy())
+        grace_s = self._timing.close_grace_s
+        if not await finished_within(self._destroying, grace_s):
+            self._log("error", f"the end of the sandbox is not confirmed after {grace_s:g} s, and still waited for")
+            return False
+        return self._destroying.result()
+
+    async def _destroy(self) -> bool:
         failure: SandportError | None = None
-        with anyio.CancelScope(shield=True), anyio.move_on_after(self._timing.close_grace_s):
-            for _ in range(3):
-                try:
-                    await self.call(
-                        "destroyLease",
-                        DestroyLeaseParams(sandbox_id=self.id),
-                        DestroyLeaseResult,
-                        deadline_s=self._timing.destroy_s,
-                    )
-                except (LeaseLost, LeaseNotFound):
-                    pass  # gone is what was wanted
-                except WorkerCrashed as error:
-                    failure = error
-                    continue  # destroy is repeatable: a new worker attaches and ends it
-                except (WorkerError, SandportError) as error:
-                    failure = error
-                    break
-                self._ended = "ended"
-                return True
-        why = str(failure) if failure else f"no answer within {self._timing.close_grace_s:g} s"
-        self._log("error", f"the end of the sandbox is not confirmed: {why}", handle=self.lease.handle)
+        for _ in range(3):
+            try:
+                await self.call(
+                    "destroyLease",
+                    DestroyLeaseParams(sandbox_id=self.id),
+                    DestroyLeaseResult,
+                    deadline_s=self._timing.destroy_s,
+                )
+            except (LeaseLost, LeaseNotFound):
+                pass  # gone is what was wanted
+            except (WorkerCrashed, WorkerWedged) as error:
+                failure = error
+                continue  # destroy is repeatable: a new worker attaches and ends it
+            except SandportError as error:
+                failure = error
+                break
+            self._ended = "ended"
+            return True
+        self._destroying = None
+        self._log("error", f"the end of the sandbox is not confirmed: {failure}", handle=self.lease.handle)
         return False
 
 

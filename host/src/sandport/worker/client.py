@@ -10,13 +10,22 @@ open, their frames go out together once a turn of the loop.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import contextlib
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Raw, Struct
 
-from sandport.errors import CallCancelled, DeadlineExceeded, Internal, ProtocolViolation, SandportError, WorkerCrashed
+from sandport.closing import finished
+from sandport.errors import (
+    CallCancelled,
+    DeadlineExceeded,
+    Internal,
+    ProtocolViolation,
+    SandportError,
+    WorkerCrashed,
+    WorkerWedged,
+)
 from sandport_protocol import codec
 from sandport_protocol.events import (
     HelloReceived,
@@ -42,11 +51,16 @@ from sandport_protocol.v1 import (
 )
 
 from .report import CrashReport
+from .slots import Slots
 from .stderr import Level
 
 _R = TypeVar("_R", bound=Struct)
 _DIRECT_WRITES = 2
 """Up to so many open calls are written at once; more of them wait for the end of the loop's turn and go together."""
+_BATCH_BYTES = 64 * 1024
+"""What waits for the end of the turn is written when it is larger: only then does the pipe say that it is full."""
+_STALL_S = 1.0
+"""After a ping's time is over, what came in meanwhile is still read for so long: this process may have been stopped."""
 
 
 class OutputSink(Protocol):
@@ -66,6 +80,8 @@ class OpenCall(Struct, gc=False):
     sink: OutputSink | None = None
     on_progress: Callable[[ProgressParams], None] | None = None
     timer: asyncio.TimerHandle | None = None
+    slotted: bool = False
+    """It holds one of the slots in flight, until the worker has answered."""
 
 
 class WorkerClient(asyncio.Protocol):
@@ -77,7 +93,8 @@ class WorkerClient(asyncio.Protocol):
         log: Where violations, junk and late answers are noted.
         on_late: Told of a result that came after its caller was told something else, with the call's params: a create
             that succeeded after all must be undone.
-        on_fatal: Told once why this worker cannot be used any more, while its process may still live.
+        on_fatal: Told why this worker cannot be used any more, while its process may still live.
+        on_wedged: Told that it does not end a call; `on_fatal` by default.
     """
 
     def __init__(
@@ -88,6 +105,7 @@ class WorkerClient(asyncio.Protocol):
         log: Callable[[Level, str], None],
         on_late: Callable[[str, Any, Raw | None], None],
         on_fatal: Callable[[str], None],
+        on_wedged: Callable[[str], None] | None = None,
     ) -> None:
         self.provider = provider
         self.connection = HostConnection(limits)
@@ -95,13 +113,15 @@ class WorkerClient(asyncio.Protocol):
         self._log = log
         self._on_late = on_late
         self._on_fatal = on_fatal
+        self._on_wedged = on_wedged or on_fatal
         self._transport: asyncio.WriteTransport | None = None
-        self._paused = False
-        self._queue: deque[bytes] = deque()
         self._batch: list[bytes] = []
+        self._batch_bytes = 0
         self._calls: dict[int | str, OpenCall] = {}
         self._told: dict[int | str, OpenCall] = {}
-        self._slot_waiters: deque[asyncio.Future[None]] = deque()
+        self._slots = Slots(limits.in_flight)
+        self._ping_is_due = False
+        self._last_violation = ""
         self._hello: asyncio.Future[InitializeResult] = self._loop.create_future()
         self.ready: asyncio.Future[None] = self._loop.create_future()
         """Done when the worker serves calls; failed when it said that it cannot."""
@@ -120,13 +140,17 @@ class WorkerClient(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the worker."""
-        for event in self.connection.receive(data):
-            if event.__class__ is RequestEnded:
-                self._finish(event)
-            elif event.__class__ is NotificationReceived:
-                self._notified(event)
-            else:
-                self._other(event)
+        try:
+            for event in self.connection.receive(data):
+                if event.__class__ is RequestEnded:
+                    self._finish(event)
+                elif event.__class__ is NotificationReceived:
+                    self._notified(event)
+                else:
+                    self._other(event)
+        except Exception as error:  # noqa: BLE001 - asyncio would close the pipe and leave every call waiting for ever
+            self._log("error", f"reading from the worker failed: {error!r}")
+            self._on_fatal(f"reading from it failed: {error!r}")
 
     def eof_received(self) -> bool | None:
         """The worker's stdout ended; its exit is judged by the process."""
@@ -138,36 +162,34 @@ class WorkerClient(asyncio.Protocol):
             self.input_ended.set_result(None)
 
     def pause_writing(self) -> None:
-        """The pipe is full: calls queue here, control messages still overtake them."""
-        self._paused = True
+        """The pipe is full: calls wait before their frames are made, so control messages still overtake them."""
+        self._slots.pipe_is_full()
 
     def resume_writing(self) -> None:
         """The pipe has room again."""
-        self._paused = False
-        while self._queue and not self._paused:
-            self._send(self._queue.popleft())
+        self._slots.pipe_has_room()
 
     def _write(self, frame: bytes) -> None:
-        if self._paused or self._queue:
-            self._queue.append(frame)
-        elif len(self._calls) <= _DIRECT_WRITES and not self._batch:
+        if len(self._calls) <= _DIRECT_WRITES and not self._batch:
             self._send(frame)
-        else:
-            if not self._batch:
-                self._loop.call_soon(self._flush)
-            self._batch.append(frame)
+            return
+        if not self._batch:
+            self._loop.call_soon(self._flush)
+        self._batch.append(frame)
+        self._batch_bytes += len(frame)
+        if self._batch_bytes > _BATCH_BYTES:
+            self._flush()
 
     def _flush(self) -> None:
-        batch, self._batch = self._batch, []
-        if self._paused:
-            self._queue.extend(batch)
-        elif batch:
+        if self._batch:
+            batch, self._batch = self._batch, []
+            self._batch_bytes = 0
             self._send(b"".join(batch) if len(batch) > 1 else batch[0])
 
     def _control(self, frame: bytes) -> None:
-        # A cancel must not overtake the call that it is about: what waits for this turn's end goes first.
-        if self._batch and not self._paused:
-            self._flush()
+        # Frames leave in the order in which they were made: a cancel that overtook its call would find nothing, and a
+        # pong to a ping that overtook a call would say that the call was lost.
+        self._flush()
         if frame:
             self._send(frame)
 
@@ -189,10 +211,17 @@ class WorkerClient(asyncio.Protocol):
             WireError: The worker refused, e.g. VersionMismatch.
             ProtocolViolation: What it said was no hello.
         """
-        _, frame = self.connection.send_request("initialize", params)
-        self._send(frame)
+        if not self._hello.done():  # what it said or did before may have decided already
+            _, frame = self.connection.send_request("initialize", params)
+            self._send(frame)
         hello = await self._hello
-        self._send(self.connection.send_initialized())
+        try:
+            self._send(self.connection.send_initialized())
+        except ForbiddenNow:  # right behind its hello it broke the wire, or ended
+            if self._closed is not None:
+                raise self._gone(dispatched=False) from None
+            raise ProtocolViolation(f"the {self.provider} worker broke the wire: {self._last_violation}") from None
+        self._slots.limit = self.connection.limits.in_flight
         return hello
 
     async def begin(
@@ -204,25 +233,74 @@ class WorkerClient(asyncio.Protocol):
         sink: OutputSink | None = None,
         on_progress: Callable[[ProgressParams], None] | None = None,
     ) -> OpenCall:
-        """Send a call; wait only where too many are in flight.
+        """Send a call; wait only where too many are in flight or the pipe is full.
 
         Raises:
             WorkerCrashed: The worker is gone; nothing was sent.
+            DeadlineExceeded: It could not be sent within `deadline_s`, which counts anew from there.
             TooLarge: The params do not fit in a frame; nothing was sent.
+
+        Cancel: nothing was sent.
         """
         if self._closed is not None:
             raise self._gone(dispatched=False)
-        if self.connection.open_requests >= self.connection.limits.in_flight:
-            await self._slot()
+        if method.group == "session":
+            # What keeps a connection alive and ends it never waits behind the work.
+            return self._start(method, params, None, deadline_s=deadline_s, sink=sink, on_progress=on_progress)
+        waited = not self._slots.take_now()
+        if waited:
+            await self._wait_for_slot(method, deadline_s)
+        try:
+            return self._start(method, params, self._write, deadline_s=deadline_s, sink=sink, on_progress=on_progress)
+        except BaseException:
+            self._slots.free()
+            raise
+        finally:
+            if waited:
+                self._slots.served()
+
+    async def _wait_for_slot(self, method: Method, deadline_s: float | None) -> None:
+        try:
+            await self._slots.take(deadline_s)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{method.name} was not sent: the {self.provider} worker had no room for it in {deadline_s:g} s "
+                f"({self._slots.used} calls are in flight)",
+                dispatched="no",
+            ) from None
+        if self._closed is not None:
+            raise self._gone(dispatched=False)
+
+    def _start(
+        self,
+        method: Method,
+        params: Struct,
+        write: Callable[[bytes], None] | None,
+        *,
+        deadline_s: float | None,
+        sink: OutputSink | None = None,
+        on_progress: Callable[[ProgressParams], None] | None = None,
+    ) -> OpenCall:
         try:
             request_id, frame = self.connection.send_request(method.name, params)
         except ForbiddenNow as error:
             raise WorkerCrashed(f"the {self.provider} worker takes no calls now: {error}") from None
-        call = OpenCall(request_id, method.name, params, self._loop.create_future(), sink, on_progress)
+        call = OpenCall(
+            request_id,
+            method.name,
+            params,
+            self._loop.create_future(),
+            sink,
+            on_progress,
+            slotted=write is not None,
+        )
         self._calls[request_id] = call
         if deadline_s is not None:
             call.timer = self._loop.call_later(deadline_s, self.cancel, call, "deadline")
-        self._write(frame)
+        if write is None:
+            self._control(frame)
+        else:
+            write(frame)
         return call
 
     async def call(
@@ -247,32 +325,31 @@ class WorkerClient(asyncio.Protocol):
         try:
             raw = await call.future
         except asyncio.CancelledError:
-            await self.settle(call)
+            await finished(self.settle(call))
             raise
         return self.result_of(call, raw, result)
 
     def send_and_forget(self, method: Method, params: Struct) -> None:
         """Send a call that nobody will wait for, past everything that is queued: the host leaves at once."""
         if self._closed is None:
-            _, frame = self.connection.send_request(method.name, params)
-            self._control(frame)
+            with contextlib.suppress(ForbiddenNow):  # it is ending already, and with it what would be asked
+                _, frame = self.connection.send_request(method.name, params)
+                self._control(frame)
 
     async def settle(self, call: OpenCall) -> Raw | SandportError:
-        """Cancel a call whose waiter was cut off, and wait (shielded, at most the cancel grace) for its outcome."""
-        import anyio
+        """Cancel a call whose waiter was cut off, and wait, at most the cancel grace, for its outcome.
 
+        Cancel: stops waiting; run it through `closing.finished`.
+        """
         if call.future.cancelled():
             call.future = self._loop.create_future()
+            if call.id not in self._calls:
+                return CallCancelled("the call had ended", dispatched="unknown")
         self.cancel(call, "cancelled")
-        if call.id not in self._calls and not call.future.done():
-            return CallCancelled("the call had ended", dispatched="unknown")
-        settled: Raw | SandportError
-        with anyio.CancelScope(shield=True):
-            try:
-                settled = await call.future
-            except SandportError as error:
-                settled = error
-        return settled
+        try:
+            return await call.future
+        except SandportError as error:
+            return error
 
     def result_of(self, call: OpenCall, raw: Raw, result: type[_R]) -> _R:
         """The typed result.
@@ -310,7 +387,8 @@ class WorkerClient(asyncio.Protocol):
 
     def _never_ended(self, call: OpenCall) -> None:
         if call.id in self._told:
-            self._on_fatal(f"{call.method} did not end within the wedge limit after its cancel")
+            limit_s = self.connection.limits.wedge_ms / 1000
+            self._on_wedged(f"{call.method} did not end within {limit_s:g} s after its caller was told")
 
     async def ping(self, *, deadline_s: float) -> PingResult:
         """Ask whether the worker lives, and find answers that were lost.
@@ -319,32 +397,23 @@ class WorkerClient(asyncio.Protocol):
             DeadlineExceeded: No pong in time.
         """
         call = await self.begin(METHODS["ping"], PingParams(), deadline_s=None)
-        try:
-            async with asyncio.timeout(deadline_s):
-                raw = await call.future
-        except TimeoutError:
-            raise DeadlineExceeded(f"the {self.provider} worker did not answer a ping in {deadline_s:g} s") from None
-        return codec.read_as(PingResult, raw)
+        await asyncio.wait((call.future,), timeout=deadline_s)
+        if not call.future.done():
+            # Where this process was stopped, the pong may lie in the pipe behind other output.
+            await asyncio.wait((call.future,), timeout=min(_STALL_S, deadline_s))
+        if not call.future.done():
+            raise DeadlineExceeded(f"the {self.provider} worker did not answer a ping in {deadline_s:g} s")
+        return codec.read_as(PingResult, call.future.result())
 
     def give_credit(self, call: OpenCall, stream: StreamName, size: int) -> None:
         """Tell the worker that the consumer took so many bytes."""
         if call.id in self._calls:
             self._control(self.connection.send_credit(call.id, stream, size))
 
-    async def _slot(self) -> None:
-        while self.connection.open_requests >= self.connection.limits.in_flight and self._closed is None:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._slot_waiters.append(waiter)
-            await waiter
-        if self._closed is not None:
-            raise self._gone(dispatched=False)
-
     # -------------------------------------------------------------- events
 
     def _finish(self, event: RequestEnded) -> None:
         call = self._calls.pop(event.id, None)
-        if self._slot_waiters:
-            self._wake_slot()
         if call is None:
             if event.method == "initialize" and not self._hello.done():
                 self._hello.set_exception(error_of(event) or self._gone(dispatched=False))
@@ -352,7 +421,12 @@ class WorkerClient(asyncio.Protocol):
         if call.timer is not None:
             call.timer.cancel()
             call.timer = None
+        if call.slotted and event.id not in self._told:
+            self._slots.free()
         future = call.future
+        if future.cancelled():
+            # Its waiter was cut off at the same moment; whoever settles the call is told what came.
+            future = call.future = self._loop.create_future()
         if future.done():
             return
         if event.outcome == "result":
@@ -368,6 +442,8 @@ class WorkerClient(asyncio.Protocol):
         if event.outcome == "crashed":
             return self._gone(dispatched=True)
         if event.outcome == "error":
+            if isinstance(stated, ProtocolViolation) and self._last_violation:
+                stated.message += f"; the last thing that it did wrong: {self._last_violation}"
             return stated or Internal(f"the {self.provider} worker failed {event.method} without saying why")
         said = f"; the worker says: {stated}" if stated else "; the worker has not answered the cancel yet"
         dispatched = stated.dispatched if isinstance(stated, SandportError) else "unknown"
@@ -391,10 +467,15 @@ class WorkerClient(asyncio.Protocol):
             call = self._calls.get(piece.id)
             if call is None or call.sink is None:
                 return  # ended or told already: what comes late is dropped, the counts are in the result
-            broken = call.sink.feed(piece)
+            try:
+                broken = call.sink.feed(piece)
+            except Exception as error:  # noqa: BLE001 - a full disk, say: it is this call's, and raised at its caller
+                self._break(call, error)
+                return
             if broken is not None:
+                rule = f"the {self.provider} worker broke the rules of output: {broken}"
+                self._break(call, ProtocolViolation(rule, dispatched="yes"))
                 self._violated(f"output of {call.method}: {broken}", b"")
-                self._break(call, broken)
         elif event.method == "ready":
             if not self.ready.done():
                 self.ready.set_result(None)
@@ -403,12 +484,10 @@ class WorkerClient(asyncio.Protocol):
         elif event.method == "progress":
             self._progressed(event)
 
-    def _break(self, call: OpenCall, rule: str) -> None:
-        """A process that breaks the rules of its output loses itself only, not the worker."""
+    def _break(self, call: OpenCall, error: Exception) -> None:
+        """End a call whose output cannot be taken; it loses itself only, not the worker."""
         if not call.future.done():
-            call.future.set_exception(
-                ProtocolViolation(f"the {self.provider} worker broke the rules of output: {rule}", dispatched="yes")
-            )
+            call.future.set_exception(error)
             call.future.add_done_callback(_retrieve)
         call.sink = None
         self.cancel(call, "cancelled")
@@ -420,6 +499,8 @@ class WorkerClient(asyncio.Protocol):
             message = "it did not say why in a readable way"
         if not self.ready.done():
             self.ready.set_exception(Internal(f"the {self.provider} provider cannot serve: {message}"))
+        else:
+            self._log("error", f"the provider cannot serve any more: {message}")
 
     def _progressed(self, event: NotificationReceived) -> None:
         try:
@@ -446,22 +527,29 @@ class WorkerClient(asyncio.Protocol):
                 return
             if call.timer is not None:
                 call.timer.cancel()
+            if call.slotted:
+                self._slots.free()
             if event.error is None or event.result is not None:
                 self._on_late(event.method, call.params, event.result)
 
     def _violated(self, rule: str, sample: bytes, *, fatal: bool = False) -> None:
         shown = f"; it began with {sample.decode('utf-8', 'backslashreplace')!r}" if sample else ""
         hint = "; stdout is reserved for the wire, print to stderr" if "JSON" in rule else ""
-        self._log("error" if fatal else "warning", f"protocol violation: {rule}{shown}{hint}")
+        self._last_violation = f"{rule}{shown}{hint}"
+        self._log("error" if fatal else "warning", f"protocol violation: {self._last_violation}")
         if fatal:
             if not self._hello.done():
-                self._hello.set_exception(ProtocolViolation(f"the {self.provider} worker: {rule}{shown}{hint}"))
-            self._on_fatal(f"protocol violation: {rule}")
-        elif self.connection.phase == "serving" and self._closed is None:
-            # The line may have been an answer: the pong will tell whose.
-            call_id, frame = self.connection.send_request("ping", PingParams())
-            self._calls[call_id] = OpenCall(call_id, "ping", None, self._loop.create_future())
-            self._control(frame)
+                self._hello.set_exception(ProtocolViolation(f"the {self.provider} worker: {self._last_violation}"))
+            self._on_fatal(f"protocol violation: {self._last_violation}")
+        elif not self._ping_is_due:
+            # The line may have been an answer: the pong will tell whose. One for all that came in together.
+            self._ping_is_due = True
+            self._loop.call_soon(self._look_for_lost_answers)
+
+    def _look_for_lost_answers(self) -> None:
+        self._ping_is_due = False
+        if self.connection.phase == "serving" and self._closed is None:
+            self._start(METHODS["ping"], PingParams(), None, deadline_s=None)
 
     # -------------------------------------------------------------- the end
 
@@ -482,21 +570,14 @@ class WorkerClient(asyncio.Protocol):
             if call.timer is not None:
                 call.timer.cancel()
         self._told.clear()
-        while self._slot_waiters:
-            self._wake_slot()
+        self._slots.close()
 
-    def _wake_slot(self) -> None:
-        while self._slot_waiters:
-            waiter = self._slot_waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
-
-    def _gone(self, *, dispatched: bool) -> WorkerCrashed:
+    def _gone(self, *, dispatched: bool) -> WorkerCrashed | WorkerWedged:
         report = self.report
         what = report.summary() if report is not None else f"the {self.provider} worker: {self._closed or 'gone'}"
         mark = f" [crash {report.id}]" if report is not None else ""
-        return WorkerCrashed(what + mark, report=report, dispatched="unknown" if dispatched else "no")
+        kind = WorkerWedged if report is not None and report.kind == "wedge" else WorkerCrashed
+        return kind(what + mark, report=report, dispatched="unknown" if dispatched else "no")
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

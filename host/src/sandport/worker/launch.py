@@ -73,6 +73,17 @@ def boot_id() -> str:
         return ""
 
 
+def _pidfd(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None where the system has none to give."""
+    pidfd_open = getattr(os, "pidfd_open", None)
+    if pidfd_open is None:
+        return None
+    try:
+        return int(pidfd_open(pid))
+    except OSError:
+        return None  # an old or confined kernel, or no descriptors left: the process must be watched all the same
+
+
 def reserve_standard_descriptors() -> None:
     """Make sure that 0, 1 and 2 are taken, so that no pipe of ours can land on them.
 
@@ -106,15 +117,15 @@ class WorkerProcess:
         self._watch()
 
     def _watch(self) -> None:
-        pidfd_open = getattr(os, "pidfd_open", None)
-        if pidfd_open is not None:
-            pidfd = pidfd_open(self.pid)
+        pidfd = _pidfd(self.pid)
+        if pidfd is not None:
             self._loop.add_reader(pidfd, self._ended, pidfd)
-        else:  # no pidfd on this system: one thread waits; it ends with the process
+        else:  # one thread waits; it ends with the process
             import threading
 
             def wait() -> None:
-                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+                with contextlib.suppress(ChildProcessError):  # somebody else reaped it: it has ended
+                    os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
                     self._loop.call_soon_threadsafe(self._ended, None)
 
@@ -124,19 +135,29 @@ class WorkerProcess:
         if pidfd is not None:
             self._loop.remove_reader(pidfd)
             os.close(pidfd)
-        # While the leader is not reaped its pid, and so its group's id, cannot belong to anybody else:
-        # what it left behind in its group goes now.
-        self.signal_group(signal.SIGKILL)
-        _, status, usage = os.wait4(self.pid, 0)
+        result = self._reaped()
+        if not self.exited.done():
+            self.exited.set_result(result)
+
+    def _reaped(self) -> Exit:
+        try:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            # While the leader is not reaped its pid, and so its group's id, cannot belong to anybody else:
+            # what it left behind in its group goes now.
+            self.signal_group(signal.SIGKILL)
+            _, status, usage = os.wait4(self.pid, 0)
+        except ChildProcessError:
+            # The program around us ignores SIGCHLD or reaps whatever ends: how it ended is not known any more, and
+            # its number may be a stranger's already.
+            self._popen.returncode = 0
+            return Exit(None, None, None)
         code = os.waitstatus_to_exitcode(status)
         self._popen.returncode = code
-        result = Exit(
+        return Exit(
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             peak_memory_bytes=usage.ru_maxrss * 1024 or None,
         )
-        if not self.exited.done():
-            self.exited.set_result(result)
 
     @property
     def uptime_s(self) -> float:

@@ -16,11 +16,13 @@ import contextlib
 import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import anyio
 from msgspec import Raw
 
+from sandport.closing import finished
 from sandport.errors import DeadlineExceeded, SandportError, WorkerCrashed, WorkerStartFailed, WorkerWedged
 from sandport.log import Log
 from sandport.numbers import Timing
@@ -31,10 +33,32 @@ from sandport_protocol.v1 import InitializeParams, InitializeResult, ShutdownPar
 from .client import WorkerClient
 from .environment import withheld
 from .launch import Exit, WorkerCommand, WorkerProcess, spawn
-from .report import CrashReport
+from .report import CrashReport, Kind
 from .stderr import Level, StderrPump
 
 Phase = Literal["starting", "importing", "serving", "stopping", "ended"]
+
+
+class InputSide(asyncio.BaseProtocol):
+    """What the transport of a worker's stdin tells; its end is not the end of the stdout that the client reads."""
+
+    def __init__(self, client: WorkerClient) -> None:
+        self._client = client
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when nothing can be written any more."""
+
+    def pause_writing(self) -> None:
+        """The pipe is full."""
+        self._client.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The pipe has room again."""
+        self._client.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The pipe is closed, on either side."""
+        if not self.lost.done():
+            self.lost.set_result(None)
 
 
 class Worker:
@@ -57,12 +81,19 @@ class Worker:
         self._log = log.bind(provider=command.provider, pid=process.pid)
         self._loop = asyncio.get_running_loop()
         self._cause = ""
+        self._kind: Kind = "exit"
         self._stdin: asyncio.WriteTransport | None = None
         self._readers: list[asyncio.ReadTransport] = []
         self._stderr = StderrPump(self._from_worker, line_bytes=limits.log_line_bytes)
         self.client = WorkerClient(
-            command.provider, limits=limits, log=self._from_wire, on_late=on_late, on_fatal=self.condemn
+            command.provider,
+            limits=limits,
+            log=self._from_wire,
+            on_late=on_late,
+            on_fatal=partial(self.condemn, kind="violation"),
+            on_wedged=partial(self.condemn, kind="wedge"),
         )
+        self._input_side = InputSide(self.client)
         self._hello: InitializeResult | None = None
         self.ended: asyncio.Future[CrashReport] = self._loop.create_future()
         """Done when the process is gone, its pipes are read and every open call has been told."""
@@ -85,8 +116,11 @@ class Worker:
 
     async def _connect(self) -> None:
         loop, process = self._loop, self.process
-        self._stdin, _ = await loop.connect_write_pipe(lambda: self.client, _file(process.stdin_fd, "wb"))
+        side = self._input_side
+        self._stdin, _ = await loop.connect_write_pipe(lambda: side, _file(process.stdin_fd, "wb"))
+        side.lost.add_done_callback(partial(self._deaf_or_mute, "stdin"))
         self.client.write_to(self._stdin)
+        self.client.input_ended.add_done_callback(partial(self._deaf_or_mute, "stdout"))
         for fd, protocol in ((process.stdout_fd, self.client), (process.stderr_fd, self._stderr)):
             transport, _ = await loop.connect_read_pipe(lambda protocol=protocol: protocol, _file(fd, "rb"))  # type: ignore[misc]
             self._readers.append(transport)
@@ -111,11 +145,12 @@ class Worker:
             message = self._start_message(f"{how} before it was ready", environ)
             raise WorkerStartFailed(message, report=report) from None
         except SandportError as error:
-            raise WorkerStartFailed(self._start_message(str(error), environ)) from error
+            said = str(error) if str(error).startswith("the ") else f"cannot be used: {error}"
+            raise WorkerStartFailed(self._start_message(said, environ)) from error
         self.phase = "serving"
 
     def _start_message(self, what: str, environ: Mapping[str, str]) -> str:
-        text = f"the {self.provider} worker {what}" if not what.startswith("the ") else what
+        text = what if what.startswith("the ") else f"the {self.provider} worker {what}"
         tail = [line for line in self._stderr.tail if line.strip()][-3:]
         if tail:
             text += "; its log ends: " + " | ".join(line.strip()[:300] for line in tail)
@@ -139,22 +174,32 @@ class Worker:
             try:
                 await self.client.ping(deadline_s=limits.wedge_ms / 1000)
             except DeadlineExceeded:
-                self.condemn(f"it answered no ping for {limits.wedge_ms / 1000:g} s")
+                self.condemn(f"it answered no ping for {limits.wedge_ms / 1000:g} s", kind="wedge")
                 return
-            except WorkerCrashed:
+            except (WorkerCrashed, WorkerWedged):
                 return  # its end is under way
 
-    def condemn(self, cause: str) -> None:
+    def condemn(self, cause: str, *, kind: Kind) -> None:
         """Kill the worker at once: it broke the wire or is wedged. Open calls are told when it is gone."""
         if not self._cause:
-            self._cause = cause
+            self._cause, self._kind = cause, kind
             self._log("error", f"worker is ended: {cause}")
         self.process.signal_group(signal.SIGKILL)
 
     @property
-    def wedged(self) -> WorkerWedged | None:
-        """The error for callers where the worker was ended for silence."""
-        return WorkerWedged(f"the {self.provider} worker: {self._cause}") if "ping" in self._cause else None
+    def usable(self) -> bool:
+        """Whether calls may be sent to it: it serves, and nothing is known against it."""
+        return self.phase == "serving" and not self._cause and not self.ended.done()
+
+    def _deaf_or_mute(self, which: str, _: asyncio.Future[None]) -> None:
+        """One of its pipes is closed: it has ended, which is told by its process, or can serve no more."""
+        if self.phase in ("stopping", "ended"):
+            return
+        self._loop.call_later(self._timing.exit_drain_s, self._condemn_if_open, which)
+
+    def _condemn_if_open(self, which: str) -> None:
+        if not self.process.exited.done() and self.phase not in ("stopping", "ended"):
+            self.condemn(f"it closed its {which} and did not end", kind="violation")
 
     def _exited(self, exited: asyncio.Future[Exit]) -> None:
         # Read what it still wrote; but a grandchild may hold the pipes for ever.
@@ -185,6 +230,7 @@ class Worker:
             uptime_s=self.process.uptime_s,
             phase=self.phase,
             cause=self._cause,
+            kind=self._kind,
             log_tail=self._stderr.tail,
             open_methods=self.client.open_methods,
             peak_memory_bytes=exited.peak_memory_bytes,
@@ -223,6 +269,8 @@ class Worker:
                 self.process.signal_group(number)
         else:
             self._log("error", "worker survived SIGKILL; it is stuck in the kernel and left behind")
+        if self._stdin is not None and not self._input_side.lost.done():
+            self._stdin.abort()  # what it did not read, nobody will
         for transport in self._readers:
             transport.close()
         if not self.ended.done():
@@ -270,8 +318,7 @@ async def running_worker(
             finally:
                 tasks.cancel_scope.cancel()
     finally:
-        with anyio.CancelScope(shield=True):
-            await worker.stop()
+        await finished(worker.stop())
 
 
 def _file(fd: int, mode: Literal["rb", "wb"]) -> Any:

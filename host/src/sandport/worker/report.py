@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import signal
+from typing import Literal
 
 from msgspec import Struct
+
+Kind = Literal["exit", "violation", "wedge"]
+"""It ended by itself or by somebody else's hand; or the host ended it, for breaking the wire or for its silence."""
 
 
 class CrashReport(Struct, frozen=True, kw_only=True):
@@ -19,7 +23,8 @@ class CrashReport(Struct, frozen=True, kw_only=True):
     """The signal that ended it; `exit_code` is None then."""
     uptime_s: float
     phase: str
-    """What the worker was doing: `start`, `hello`, `serving`, `stopping`."""
+    """What the worker was doing: `starting` (until its hello), `importing` (until ready), `serving`, `stopping`."""
+    kind: Kind = "exit"
     cause: str = ""
     """Why the host ended it, where the host did."""
     log_tail: tuple[str, ...] = ()

@@ -56,7 +56,7 @@ class Supervisor:
     def current(self) -> Worker | None:
         """The worker that serves now, if one does."""
         worker = self._current
-        return worker if worker is not None and not worker.ended.done() and worker.phase == "serving" else None
+        return worker if worker is not None and worker.usable else None
 
     async def worker(self) -> Worker:
         """The worker that serves; starts one where none does, and waits for it.
