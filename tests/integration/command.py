@@ -40,7 +40,7 @@ class Command:
         self.cwd = folder / "cwd"
         self.cwd.mkdir()
         self.env = {
-            "PATH": os.environ["PATH"],
+            "PATH": f"{SANDPORT.parent}{os.pathsep}{os.environ['PATH']}",
             "HOME": str(folder),
             "LANG": "C.UTF-8",
             "SANDPORT_HOME": str(self.home),
@@ -70,6 +70,18 @@ class Command:
                 out, err = process.communicate()
                 raise AssertionError(f"sandport did not end in {BOUND_S} s; it said {out!r} {err!r}") from None
         return Done(process.returncode, out or b"", (err or b"").decode())
+
+    def shell(self, script: str) -> Done:
+        """Run a line of shell in which `sandport` is a command."""
+        done = subprocess.run(
+            ["sh", "-c", script], env=self.env, cwd=self.cwd, capture_output=True, timeout=BOUND_S, check=False
+        )
+        return Done(done.returncode, done.stdout, done.stderr.decode())
+
+    def sandboxes(self) -> list[str]:
+        """What is left of sandboxes of this machine."""
+        folder = self.home / "workers" / "local"
+        return [path.name for path in folder.iterdir() if path.name.startswith("sp")] if folder.exists() else []
 
     def configure(self, text: str) -> None:
         """Write the user's own sandport.toml."""

@@ -10,6 +10,7 @@ import pytest
 from sandport.host import Host
 from sandport.numbers import Timing
 from sandport_protocol.limits import Limits
+from tests.integration.command import Command
 from tests.integration.stage import QUICK, Journal, Records, configuration
 
 OpenHost = Callable[..., AbstractAsyncContextManager[Host]]
@@ -45,3 +46,9 @@ def open_host(tmp_path: Path, records: Records) -> OpenHost:
             yield host
 
     return opened
+
+
+@pytest.fixture
+def sandport(tmp_path: Path) -> Command:
+    """The installed command, in a folder of its own."""
+    return Command(tmp_path)

@@ -29,4 +29,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from .application import invoke
 
-    return invoke(arguments, interrupts)
+    code = invoke(arguments, interrupts)
+    interrupts.finish()
+    return code

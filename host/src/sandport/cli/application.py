@@ -168,7 +168,8 @@ def invoke(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
     settings = Settings(interrupts)
     try:
         code = _called(list(sys.argv[1:] if arguments is None else arguments), settings)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is, where the caller closed it
+            sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         write(error.format_message() + "\n")
         return exit_codes.USAGE

@@ -239,6 +239,7 @@ class _Run:
             report.interrupted(code)
             if self._plan.talk != "quiet":
                 say("interrupted" if report.warnings else "interrupted; what was started has been cleaned up")
+            return
         if self._plan.talk == "quiet":
             return
         if report.ended == "timedOut":

@@ -54,6 +54,8 @@ def failure_of(error: BaseException, *, started: bool = False) -> Failure:
         error: What was raised.
         started: Something had been started by then, so that the code for wrong use would say too little.
     """
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
     code = _code(error)
     return Failure(
         condition=type(error).__name__ if _ours(error) else "Bug",

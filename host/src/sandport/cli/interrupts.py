@@ -1,7 +1,8 @@
 """Ctrl-C, SIGTERM and SIGHUP, from the first moment of the process to the last.
 
 Before anything was started, and after everything was ended, a signal ends the process at once. In between the first
-one cancels what runs, so that it is cleaned up; a second one leaves without waiting.
+one cancels what runs, so that it is cleaned up; a second one leaves without waiting. (Python itself must be up first:
+for its first hundredths of a second a signal ends it in Python's own way, and nothing has been started then.)
 """
 
 from __future__ import annotations
@@ -43,6 +44,12 @@ class Interrupts:
     def relax(self) -> None:
         """Everything was ended: from now on a signal ends the process at once."""
         self._cancel = self._abandon = None
+
+    def finish(self) -> None:
+        """The exit code is settled: a signal that comes while the interpreter winds up no longer changes it."""
+        for number in CAUGHT:
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, signal.SIG_IGN)
 
     @property
     def exit_code(self) -> int | None:

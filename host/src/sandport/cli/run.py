@@ -16,7 +16,7 @@ sandport run --in src --in data.csv:in.csv -- ./build.sh
 sandport run --in . --out report -- pytest -q            report/ comes back, also after a failure
 sandport run --timeout 60 --json -- make 2>log | jq .code
 printf 'one\\ntwo\\n' | sandport run --stdin - -- sort -r
-sandport run -p local -c network=true -- curl -sI example.org
+sandport run -p local -c isolation=none -- ./bench.sh
 
 Exit codes: the program's own; 124 timed out; 126 not executable; 127 not found; 128+n ended by signal n;
 130, 143, 129 interrupted by SIGINT, SIGTERM, SIGHUP; 141 nobody reads our output any more; 2 wrong use or
