@@ -29,8 +29,9 @@ SecretRef = Annotated[str, Meta(extra_json_schema={"format": "secret-ref"})]
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a provider's config structs derive from, nested ones too: `class MyConfig(Config, frozen=True, kw_only=True)`.
+    """What a provider's config structs derive from, nested ones too.
 
+    `class MyConfig(Config, frozen=True, kw_only=True): ...`; the two are inherited, and repeated for type checkers.
     Strict: no unknown key, no value of another type. Keys are spelt as the fields are. A `__post_init__` that raises
     ValueError adds a rule of your own; its message reaches the user with the path of the struct.
     """

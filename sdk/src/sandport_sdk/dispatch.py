@@ -362,7 +362,7 @@ class Dispatcher:
             self._raised(call, error)
 
     def _cancel(self, call: Call) -> None:
-        call.cancelled.set()
+        call._set_cancelled()
         interrupt, call._interrupt = call._interrupt, None
         if not call._begun and (interrupt is None or interrupt()):
             circumstances = faults.Circumstances(call.method, True, "no")

@@ -64,6 +64,13 @@ class Outbox:
         """Call back once, when the transport has room again."""
         self._callbacks.append(callback)
 
+    async def wait(self) -> None:
+        """Return once the transport has room."""
+        while self._paused:
+            room = self._loop.create_future()
+            self.when_writable(lambda room=room: None if room.done() else room.set_result(None))  # type: ignore[misc]
+            await room
+
     def pause(self) -> None:
         """The transport's buffer is full."""
         self._paused = True

@@ -24,7 +24,9 @@ _SECOND_LOOK_S = 0.1
 class ParentWatch:
     """Calls back once when the process that started this one is gone."""
 
-    def __init__(self, loop: AbstractEventLoop, parent: int, on_gone: Callable[[], object]) -> None:
+    def __init__(
+        self, loop: AbstractEventLoop, parent: int, on_gone: Callable[[], object], *, poll_s: float = POLL_S
+    ) -> None:
         """Watch `parent`, which is what `os.getppid` said when this process began.
 
         It may well be 1 (a host that is the init of its container), or 0 (one outside of our process namespace): what
@@ -33,12 +35,13 @@ class ParentWatch:
         self._loop = loop
         self._parent = parent
         self._on_gone = on_gone
+        self._poll_s = poll_s
         self._pidfd: int | None = None
         self._timer: TimerHandle | None = None
         try:
             self._pidfd = os.pidfd_open(parent)
         except (AttributeError, OSError) as error:
-            _log.debug("no pidfd of the parent (%s): looking at it every %s s", error, POLL_S)
+            _log.debug("no pidfd of the parent (%s): looking at it every %s s", error, poll_s)
             self._look()
             return
         loop.add_reader(self._pidfd, self._gone)
@@ -60,7 +63,7 @@ class ParentWatch:
         if os.getppid() != self._parent:
             self._gone()
         else:
-            self._timer = self._loop.call_later(POLL_S, self._look)
+            self._timer = self._loop.call_later(self._poll_s, self._look)
 
     def _gone(self) -> None:
         self.stop()

@@ -26,7 +26,7 @@ def check(method: str, wanted: type[Any] | None, result: Any, unended: Sequence[
     """
     if wanted is None:
         _check_free(method, result)
-    elif result.__class__ is not wanted:
+    elif not isinstance(result, wanted):
         raise Internal(f"{method} returned {type(result).__name__}, not {wanted.__name__}", dispatched="yes")
     elif wanted is ValidateConfigResult:
         _check_free(f"the config that {method} returned", result.config)

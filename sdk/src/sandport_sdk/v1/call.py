@@ -13,6 +13,7 @@ from sandport_sdk.streams import OutputStream
 
 if TYPE_CHECKING:
     import threading
+    from concurrent.futures import Future
 
     from sandport_sdk.streams import Outlet
 
@@ -87,6 +88,8 @@ class Call:
         "_begun",
         "_answered",
         "_interrupt",
+        "_runs",
+        "_owed",
     )
 
     def __init__(
@@ -111,6 +114,8 @@ class Call:
         self._begun = False
         self._answered = False
         self._interrupt: Callable[[], object] | None = None
+        self._runs: list[Future[Any]] = []
+        self._owed = False
 
     def remaining_s(self) -> float | None:
         """Seconds that the host will still wait, from `_meta.deadlineMs`; None where it did not say, never below 0.
@@ -120,20 +125,23 @@ class Call:
         return None if self._deadline is None else max(0.0, self._deadline - self._outlet.loop.time())
 
     def raise_if_cancelled(self) -> None:
-        """End a plain `def` handler that was cancelled.
+        """End a handler whose call was cancelled; for plain `def` ones, which nothing interrupts.
 
         Raises:
             errors.Cancelled: With `dispatched` as it stands in this call.
         """
         if self.cancelled.is_set():
+            self._owed = False
             raise Cancelled(f"{self.method} was cancelled", dispatched=self.dispatched)
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine in the worker's loop and wait for it, from a plain `def` handler's thread.
 
-        `call.run(call.output("stdout", data))` is how such a handler sends live output.
+        `call.run(call.output("stdout", data))` is how such a handler sends live output. A cancel interrupts one wait,
+        the present one or the next; what a handler runs after that, to clean up, is left alone.
 
         Raises:
+            errors.Cancelled: The call was cancelled.
             RuntimeError: It was called in the loop itself, where it would wait for ever.
         """
         try:
@@ -143,7 +151,18 @@ class Call:
         else:
             coroutine.close()
             raise RuntimeError("call.run() is for handlers in threads; in the loop, await the coroutine")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._outlet.loop).result()
+        running = asyncio.run_coroutine_threadsafe(coroutine, self._outlet.loop)
+        self._runs.append(running)
+        if self._owed:
+            self._owed = not running.cancel()
+        try:
+            return running.result()
+        except BaseException:
+            if running.cancelled():
+                self.raise_if_cancelled()
+            raise
+        finally:
+            self._runs.remove(running)
 
     # ------------------------------------------------------------ live output
 
@@ -151,11 +170,13 @@ class Call:
         """Send output as it comes, in chunks, under the stream's credit.
 
         Returns when everything was handed to the pipe. Waits while the host's consumer is behind or the pipe is full:
-        stop reading from the process meanwhile, and the process stops in its turn.
+        stop reading from the process meanwhile, and the process stops in its turn. Once the call is cancelled it waits
+        no more, since nobody may be left who takes the bytes.
 
         Cancel: what was sent stays sent; `sent` says how much.
 
         Raises:
+            errors.Cancelled: The call was cancelled, and there is no room.
             errors.Internal: The call has no live output, was answered already, or the stream has its end mark.
         """
         outlet = self._stream(stream)
@@ -167,6 +188,7 @@ class Call:
                 outlet.send(left[:size])
                 left = left[size:]
             else:
+                self.raise_if_cancelled()
                 await outlet.wait()
                 self._refuse_after_answer(stream)
 
@@ -188,7 +210,7 @@ class Call:
         return self._stream(stream).room
 
     def on_credit(self, stream: StreamName, callback: Callable[[], object]) -> None:
-        """Call back once in the loop, when `credit_left` is above 0 (or the call is over).
+        """Call back once in the loop, when `credit_left` is above 0, or the call was cancelled or answered.
 
         For providers that read pipes with `add_reader`: stop reading when the credit is out, start again here.
         """
@@ -212,11 +234,22 @@ class Call:
 
     async def progress(self, message: str = "", *, done: int | None = None, total: int | None = None) -> None:
         """Tell the host how far a long call is; dropped once the call was answered."""
+        await self._outlet.outbox.wait()
         if not self._answered:
             params = ProgressParams(id=self.id, message=message, done=done, total=total)
             self._outlet.outbox.send(self._outlet.connection.send_notification("progress", params))
 
     # ------------------------------------------------------------ for the dispatcher
+
+    def _set_cancelled(self) -> None:
+        self.cancelled.set()
+        for stream in self._streams.values():
+            stream.release()
+        # Set first: a thread that begins to wait just now sees it, or is seen below.
+        self._owed = True
+        for running in list(self._runs):
+            if running.cancel():
+                self._owed = False
 
     def _add_credit(self, stream: StreamName, size: int) -> None:
         if self._live and not self._answered:

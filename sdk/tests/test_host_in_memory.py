@@ -1,0 +1,632 @@
+"""The dispatcher in memory: what needs no process to be shown, and the tool that authors test with."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from sandport_protocol import codec
+from sandport_protocol.limits import Limits
+from sandport_sdk.dispatch import Dispatcher
+from sandport_sdk.testing import HostInMemory, new_id
+from sandport_sdk.v1 import Call, Provider, Session, errors, extension, types
+
+pytestmark = pytest.mark.anyio
+
+
+class Plain(Provider, abstract=True):
+    """The mandatory methods, as short as they can be."""
+
+    name = "plain"
+    version = "1"
+
+    async def probe(self, params: types.ProbeParams, call: Call) -> types.ProbeResult:
+        return types.ProbeResult()
+
+    async def acquire_lease(self, params: types.AcquireLeaseParams, call: Call) -> types.LeaseResult:
+        return types.LeaseResult(handle="h", working_directory="/")
+
+    async def attach_lease(self, params: types.AttachLeaseParams, call: Call) -> types.AttachLeaseResult:
+        return types.AttachLeaseResult(state="gone")
+
+    async def list_leases(self, params: types.ListLeasesParams, call: Call) -> types.ListLeasesResult:
+        return types.ListLeasesResult()
+
+    async def destroy_lease(self, params: types.DestroyLeaseParams, call: Call) -> types.DestroyLeaseResult:
+        return types.DestroyLeaseResult(state="gone")
+
+    async def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:
+        return types.ExecuteResult(ended="exited", exit_code=0)
+
+
+def command(**more: Any) -> types.ExecuteParams:
+    return types.ExecuteParams(sandbox_id=new_id(), argv=("x",), live=True, **more)
+
+
+DONE = types.ExecuteResult(ended="exited", exit_code=0)
+
+
+async def test_a_lease_from_acquire_to_destroy() -> None:
+    class Made(Plain):
+        """As it is."""
+
+    async with HostInMemory(Made) as host:
+        sandbox_id = new_id()
+        lease = await host.call("acquireLease", types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=1000))
+        assert lease == types.LeaseResult(handle="h", working_directory="/")
+        destroyed = await host.call("destroyLease", {"sandboxId": sandbox_id})
+        assert destroyed == types.DestroyLeaseResult(state="gone")
+
+
+# ------------------------------------------------------------ results
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (None, "execute returned NoneType, not ExecuteResult"),
+        ({"ended": "exited"}, "execute returned dict, not ExecuteResult"),
+        (types.ProbeResult(), "execute returned ProbeResult, not ExecuteResult"),
+        (types.ExecuteResult(ended="exited", exit_code=0, notes=(object(),)), "object"),  # type: ignore[arg-type]
+        (types.ExecuteResult(ended="exited", exit_code=0, notes=("\udc80",)), "surrogates"),
+    ],
+)
+async def test_what_is_no_result_is_an_internal_error(result: Any, said: str) -> None:
+    class Made(Plain):
+        async def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:
+            return result  # type: ignore[no-any-return]
+
+    async with HostInMemory(Made) as host:
+        with pytest.raises(errors.Internal, match=said):
+            await host.call("execute", types.ExecuteParams(sandbox_id=new_id(), argv=("x",)))
+        assert await host.call("probe") == types.ProbeResult()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (float("inf"), "inf"),
+        (Raw(b'{"a":\n1}'), "spans lines"),
+        (Raw(b'{"a": NaN}'), "malformed"),
+        (object(), "object"),
+    ],
+)
+async def test_free_values_that_are_no_line_of_json_are_internal_errors(value: Any, said: str) -> None:
+    class Made(Plain):
+        @extension("x-plain/value")
+        async def value(self, params: Any, call: Call) -> Any:
+            return value
+
+        async def validate_config(self, params: types.ValidateConfigParams, call: Call) -> types.ValidateConfigResult:
+            return types.ValidateConfigResult(config=value)
+
+    async with HostInMemory(Made) as host:
+        with pytest.raises(errors.Internal, match=said):
+            await host.call("x-plain/value")
+        if isinstance(value, Raw):
+            with pytest.raises(errors.Internal, match=said):
+                await host.call("validateConfig")
+
+
+async def test_an_error_whose_text_is_no_text_still_reaches_the_host() -> None:
+    class Made(Plain):
+        async def probe(self, params: types.ProbeParams, call: Call) -> types.ProbeResult:
+            raise errors.QuotaExceeded("half a surrogate: \udc80", dispatched="no")
+
+    async with HostInMemory(Made) as host:
+        with pytest.raises(errors.Internal, match="half a surrogate") as caught:
+            await host.call("probe")
+        assert caught.value.dispatched == "no"
+
+
+async def test_a_result_whose_members_are_wrong_is_found_by_the_host_in_memory() -> None:
+    class Made(Plain):
+        async def list_leases(self, params: types.ListLeasesParams, call: Call) -> types.ListLeasesResult:
+            return types.ListLeasesResult(next_cursor=7)  # type: ignore[arg-type]
+
+    async with HostInMemory(Made) as host:
+        with pytest.raises(AssertionError, match=r"listLeases does not fit .*nextCursor"):
+            await host.call("listLeases")
+
+
+# ------------------------------------------------------------ live output
+
+
+async def test_output_is_sent_under_credit_with_offsets_and_end_marks() -> None:
+    class Made(Plain):
+        async def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:
+            await call.output("stdout", b"abcdef")
+            await call.output("stderr", bytearray(b"xy"))
+            await call.end("stderr", "heldOpen")
+            await call.output("stdout", memoryview(b"gh"))
+            assert (call.sent("stdout"), call.sent("stderr"), call.sent("pty")) == (8, 2, 0)
+            await call.end("stdout", "seen")
+            return DONE
+
+    async with HostInMemory(Made, limits=Limits(chunk_bytes=4)) as host:
+        request = host.start("execute", command())
+        assert await request.result() == DONE
+        assert request.stdout == b"abcdefgh"
+        assert [(p.stream, p.offset, p.data, p.end) for p in request.pieces] == [
+            ("stdout", 0, b"abcd", None),
+            ("stdout", 4, b"ef", None),
+            ("stderr", 0, b"xy", None),
+            ("stderr", 2, b"", "heldOpen"),
+            ("stdout", 6, b"gh", None),
+            ("stdout", 8, b"", "seen"),
+        ]
+        assert request.end_of("stderr") == "heldOpen"
+
+
+async def test_output_waits_for_credit_and_a_stalled_stream_stalls_only_itself() -> None:
+    class Made(Plain):
+        async def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(call.output("stdout", b"o" * 25))
+                group.create_task(call.output("stderr", b"e" * 25))
+            for stream in ("stdout", "stderr"):
+                await call.end(stream, "seen")
+            return DONE
+
+    async with HostInMemory(Made, limits=Limits(credit_bytes=10), credit="manual") as host:
+        request = host.start("execute", command())
+        assert await request.received("stdout", 10) == b"o" * 10
+        request.give_credit("stderr", 100)
+        assert await request.received("stderr", 25) == b"e" * 25
+        assert len(request.stdout) == 10
+        assert not request.ended
+        request.give_credit("stdout", 15)
+        await request.result()
+        assert request.stdout == b"o" * 25
+
+
+async def test_callbacks_can_send_output_without_a_task() -> None:
+    class Made(Plain):
+        async def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:
+            left = bytearray(b"0123456789" * 5)
+            done = asyncio.get_running_loop().create_future()
+
+            def pump() -> None:
+                while size := min(len(left), call.credit_left("stdout")):
+                    assert call.try_output("stdout", bytes(left[:size]))
+                    del left[:size]
+                if left:
+                    assert call.credit_left("stdout") == 0
+                    assert not call.try_output("stdout", b"x")
+                    call.on_credit("stdout", pump)
+                else:
+                    done.set_result(None)
+
+            call.on_credit("stdout", pump)
+            await done
+            call.send_end("stdout", "seen")
+            call.send_end("stderr", "seen")
+            return DONE
+
+    async with HostInMemory(Made, limits=Limits(credit_bytes=7)) as host:
+        request = host.start("execute", command())
+        await request.result()
+        assert request.stdout == b"0123456789" * 5
+
+
+async def test_output_waits_for_the_pipe_too() -> None:
+    full = asyncio.Event()
+
+    class Made(Plain):
+        async def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:
+            await call.output("stdout", b"1")
+            await full.wait()
+            await call.output("stdout", b"2")
+            await call.progress("after the pipe was full")
+            for stream in ("stdout", "stderr"):
+                await call.end(stream, "seen")
+            return DONE
+
+    async with HostInMemory(Made) as host:
+        worker = host._worker
+        assert worker is not None
+        request = host.start("execute", command())
+        await request.received("stdout", 1)
+        worker.pause_writing()
+        full.set()
+        assert await host.call("probe") == types.ProbeResult()  # an answer does not wait
+        assert request.stdout == b"1"
+        worker.resume_writing()
+        await request.result()
+        assert request.stdout == b"12"
+        assert [report.message for report in request.progress] == ["after the pipe was full"]
+
+
+async def test_a_wait_follows_each_stream_from_the_offset_that_it_names() -> None:
+    class Made(Plain):
+        async def start_process(self, params: Any, call: Call) -> types.StartProcessResult:
+            return types.StartProcessResult()
+
+        async def write_process(self, params: Any, call: Call) -> types.WriteProcessResult:
+            return types.WriteProcessResult(taken_bytes=0)
+
+        async def signal_process(self, params: Any, call: Call) -> types.SignalProcessResult:
+            return types.SignalProcessResult(delivered=False)
+
+        async def wait_process(self, params: types.WaitProcessParams, call: Call) -> types.WaitProcessResult:
+            await call.output("pty", b"new")
+            assert call.sent("pty") == 3
+            await call.end("pty", "seen")
+            return types.WaitProcessResult(ended="exited", exit_code=0)
+
+    async with HostInMemory(Made) as host:
+        start = types.StreamOffset(stream="pty", offset=100)
+        params = types.WaitProcessParams(sandbox_id=new_id(), process_id="p", from_offset=(start,))
+        request = host.start("waitProcess", params)
+        await request.result()
+        assert [(piece.offset, piece.data) for piece in request.pieces] == [(100, b"new"), (103, b"")]
+
+
+@pytest.mark.parametrize(
+    ("streams", "missing"),
+    [((), "stderr and stdout"), (("stdout",), "stderr"), (("stderr",), "stdout")],
+)
+async def test_a_forgotten_end_mark_is_a_fault_of_the_provider(streams: tuple[Any, ...], missing: str) -> None:
+    class Made(Plain):
+        async def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:
+            assert call.credit_left("pty")  # asking is not using
+            for stream in streams:
+                await call.end(stream, "seen")
+            return DONE
+
+    async with HostInMemory(Made) as host:
+        with pytest.raises(errors.Internal, match=f"before it ended the output of {missing}"):
+            await host.call("execute", command())
+
+
+async def test_output_after_its_end_mark_is_a_fault_of_the_provider() -> None:
+    class Made(Plain):
+        async def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:
+            await call.end("stdout", "seen")
+            await call.output("stdout", b"more")
+            return DONE
+
+    async with HostInMemory(Made) as host:
+        with pytest.raises(errors.Internal, match="output for stdout after its end mark"):
+            await host.call("execute", command())
+
+
+async def test_a_task_that_outlives_its_call_cannot_send_output() -> None:
+    late: list[BaseException] = []
+    tasks = []
+
+    class Made(Plain):
+        async def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:
+            async def outlives() -> None:
+                try:
+                    await call.output("stdout", b"more than the credit")
+                except errors.Internal as error:
+                    late.append(error)
+                    await call.progress("dropped")
+
+            tasks.append(asyncio.create_task(outlives()))
+            await asyncio.sleep(0)
+            raise errors.SandboxLost("gone")
+
+    async with HostInMemory(Made, limits=Limits(credit_bytes=4), credit="manual") as host:
+        request = host.start("execute", command())
+        with pytest.raises(errors.SandboxLost):
+            await request.result()
+        await tasks[0]
+        assert "after execute was answered" in str(late[0])
+        assert request.stdout == b"more"
+        assert request.progress == []
+
+
+# ------------------------------------------------------------ threads and cancels
+
+
+async def test_a_plain_handler_sends_output_from_its_thread() -> None:
+    class Made(Plain):
+        def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:  # type: ignore[override]
+            assert threading.current_thread() is not threading.main_thread()
+            for stream in ("stdout", "stderr"):
+                call.run(call.output(stream, b"from a thread"))
+                call.run(call.end(stream, "seen"))
+            return DONE
+
+    async with HostInMemory(Made, limits=Limits(credit_bytes=5)) as host:
+        request = host.start("execute", command())
+        assert await request.result() == DONE
+        assert (request.stdout, request.stderr) == (b"from a thread", b"from a thread")
+
+
+async def test_a_cancel_ends_a_plain_handler_that_waits_for_credit() -> None:
+    class Made(Plain):
+        def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:  # type: ignore[override]
+            call.run(call.output("stdout", b"more than fits"))
+            return DONE
+
+    async with HostInMemory(Made, limits=Limits(credit_bytes=4), credit="manual") as host:
+        request = host.start("execute", command())
+        await request.received("stdout", 4)
+        request.cancel()
+        with pytest.raises(errors.Cancelled) as caught:
+            await request.result()
+        assert caught.value.dispatched == "unknown"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_cancel_interrupts_one_wait_of_a_plain_handler_and_leaves_its_cleaning_up_alone(waits: bool) -> None:
+    cleaned = []
+    begun, cancelled = asyncio.Event(), threading.Event()
+
+    class Made(Plain):
+        def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:  # type: ignore[override]
+            async def begin() -> None:
+                begun.set()
+                if waits:
+                    await asyncio.sleep(3600)
+
+            async def clean() -> None:
+                await asyncio.sleep(0)
+                cleaned.append(call.id)
+
+            try:
+                call.run(begin())
+                cancelled.wait()
+                call.run(asyncio.sleep(3600))  # not waiting when the cancel came: interrupted here
+            finally:
+                call.run(clean())
+            return DONE
+
+    async with HostInMemory(Made) as host:
+        request = host.start("execute", command())
+        await begun.wait()
+        request.cancel()
+        cancelled.set()
+        with pytest.raises(errors.Cancelled):
+            await request.result()
+        assert cleaned == [request.id]
+
+
+async def test_waiting_in_the_loop_for_the_loop_is_refused() -> None:
+    class Made(Plain):
+        async def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:
+            call.run(call.output("stdout", b"x"))
+            return DONE
+
+    async with HostInMemory(Made) as host:
+        with pytest.raises(errors.Internal, match="await the coroutine"):
+            await host.call("execute", command())
+
+
+async def test_a_handler_in_the_loop_can_wait_for_its_cancel() -> None:
+    class Made(Plain):
+        async def probe(self, params: types.ProbeParams, call: Call) -> types.ProbeResult:
+            watch = asyncio.create_task(call.cancelled.wait())
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                await watch
+            return types.ProbeResult()
+
+    async with HostInMemory(Made) as host:
+        request = host.start("probe")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        request.cancel()
+        with pytest.raises(errors.Cancelled) as caught:
+            await request.result()
+        assert caught.value.dispatched == "no"  # a probe changes nothing
+
+
+async def test_an_error_that_a_client_makes_of_a_cancel_is_still_a_cancel() -> None:
+    class Made(Plain):
+        async def acquire_lease(self, params: types.AcquireLeaseParams, call: Call) -> types.LeaseResult:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                raise ConnectionError("the request was aborted") from None
+            raise AssertionError
+
+    async with HostInMemory(Made) as host:
+        request = host.start("acquireLease", types.AcquireLeaseParams(sandbox_id=new_id(), ttl_ms=1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        request.cancel()
+        with pytest.raises(errors.Cancelled, match="the request was aborted"):
+            await request.result()
+
+
+# ------------------------------------------------------------ a session
+
+
+async def test_the_session_is_what_the_host_said() -> None:
+    seen: list[Session] = []
+
+    class Made(Plain):
+        def __init__(self, session: Session) -> None:
+            super().__init__(session)
+            seen.append(session)
+
+    async with HostInMemory(Made, state_dir="/state", store_id="mine", limits=Limits(chunk_bytes=7)):
+        (session,) = seen
+        assert (session.store_id, str(session.state_dir), session.host.name) == ("mine", "/state", "host-in-memory")
+        assert session.limits.chunk_bytes == 7
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_prepare_and_close_run_once_each_in_the_loop_or_in_a_thread(threaded: bool) -> None:
+    steps: list[tuple[str, bool]] = []
+
+    def note(step: str) -> None:
+        steps.append((step, threading.current_thread() is not threading.main_thread()))
+
+    class InLoop(Plain):
+        async def prepare(self) -> None:
+            note("prepare")
+
+        async def close(self) -> None:
+            note("close")
+
+    class InThread(Plain):
+        def prepare(self) -> None:
+            note("prepare")
+
+        def close(self) -> None:
+            note("close")
+
+    async with HostInMemory(InThread if threaded else InLoop) as host:
+        assert steps == [("prepare", threaded)]
+        await host.call("probe")
+    assert steps == [("prepare", threaded), ("close", threaded)]
+
+
+async def test_a_prepare_that_fails_fails_the_start_and_close_still_runs() -> None:
+    closed = []
+
+    class Made(Plain):
+        async def prepare(self) -> None:
+            raise errors.Unavailable("the vendor is down")
+
+        async def close(self) -> None:
+            closed.append(True)
+
+    with pytest.raises(errors.Internal, match="Unavailable: the vendor is down"):
+        async with HostInMemory(Made):
+            pass
+    assert closed == [True]
+
+
+async def test_a_close_that_fails_does_not_keep_the_worker() -> None:
+    class Made(Plain):
+        async def close(self) -> None:
+            raise SystemExit(9)
+
+    async with HostInMemory(Made) as host:
+        assert await host.end_input() == 0
+
+
+async def test_calls_that_waited_for_a_failed_prepare_get_its_error() -> None:
+    preparing, asked = asyncio.Event(), asyncio.Event()
+
+    class Made(Plain):
+        async def prepare(self) -> None:
+            preparing.set()
+            await asked.wait()
+            raise errors.AuthenticationFailed("no key")
+
+    host = HostInMemory(Made)
+    entering = asyncio.create_task(host.__aenter__())
+    await preparing.wait()
+    request = host.start("probe")
+    asked.set()
+    with pytest.raises(errors.Internal, match="no key"):
+        await entering
+    with pytest.raises(errors.AuthenticationFailed) as caught:
+        await request.result()
+    assert caught.value.dispatched == "no"
+
+
+# ------------------------------------------------------------ exactly one answer
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("call"), st.sampled_from(["quick", "slow", "stubborn", "threaded", "raises"])),
+        st.tuples(st.just("cancel"), st.integers(0, 30)),
+        st.tuples(st.just("turn"), st.integers(1, 3)),
+        st.tuples(st.just("release"), st.just(0)),
+        st.tuples(st.just("ready"), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+class Mixed(Plain):
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self.ready = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def prepare(self) -> None:
+        await self.ready.wait()
+
+    @extension("x-plain/quick")
+    async def quick(self, params: Any, call: Call) -> Any:
+        return "quick"
+
+    @extension("x-plain/slow")
+    async def slow(self, params: Any, call: Call) -> Any:
+        await self.gate.wait()
+        return "slow"
+
+    @extension("x-plain/stubborn")
+    async def stubborn(self, params: Any, call: Call) -> Any:
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+        return "stubborn"
+
+    @extension("x-plain/threaded")
+    def threaded(self, params: Any, call: Call) -> Any:
+        call.cancelled.block(0.001)
+        return "threaded"
+
+    @extension("x-plain/raises")
+    async def raises(self, params: Any, call: Call) -> Any:
+        await asyncio.sleep(0)
+        raise GeneratorExit
+
+
+@given(steps=STEPS, shutdown=st.booleans())
+def test_each_id_is_answered_exactly_once_whatever_is_cancelled_when(steps: list[Any], shutdown: bool) -> None:
+    """modelcontextprotocol/python-sdk#3188 (C04)."""
+    asyncio.run(_run_steps(steps, shutdown=shutdown))
+
+
+async def _run_steps(steps: list[Any], *, shutdown: bool) -> None:
+    frames: list[bytes] = []
+    made: list[Mixed] = []
+
+    class Watched(Mixed):
+        def __init__(self, session: Session) -> None:
+            super().__init__(session)
+            made.append(self)
+
+    worker = Dispatcher(Watched, frames.append)
+
+    def send(**message: Any) -> None:
+        worker.receive(codec.encode({"jsonrpc": "2.0", **message}) + b"\n")
+
+    hello = {"protocolVersions": [1], "host": {"name": "h", "version": "1"}, "storeId": "s", "stateDir": "/"}
+    send(id="hello", method="initialize", params=hello)
+    send(method="initialized")
+    (provider,) = made
+    asked = ["hello"]
+    for step, argument in steps:
+        if step == "call":
+            asked.append(f"{argument}-{len(asked)}")
+            send(id=asked[-1], method=f"x-plain/{argument}", params={})
+        elif step == "cancel":
+            send(method="cancel", params={"id": asked[argument % len(asked)]})
+        elif step == "turn":
+            for _ in range(argument):
+                await asyncio.sleep(0)
+        elif step == "release":
+            provider.gate.set()
+        else:
+            provider.ready.set()
+    provider.gate.set()
+    provider.ready.set()
+    if shutdown:
+        asked.append("shutdown")
+        send(id="shutdown", method="shutdown", params={"drainMs": 60_000})
+    else:
+        worker.finish("end of input")
+    assert await worker.ended == 0
+    messages = [codec.read_as(dict[str, Any], line) for line in b"".join(frames).splitlines()]
+    answered = [message["id"] for message in messages if "method" not in message]
+    assert sorted(answered) == sorted(asked)
+    if shutdown:
+        assert answered[-1] == "shutdown"
