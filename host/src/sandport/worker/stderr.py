@@ -36,6 +36,12 @@ _WORDS: Final[dict[str, Level]] = {
 _PREFIX = re.compile(r"\s*(?:\[([A-Za-z]+)\]|([A-Za-z]+):)\s")
 _TAIL_LINES = 50
 _TRACEBACK_START = "Traceback (most recent call last)"
+_ABORT = re.compile(
+    r"\s*(?:Uncaught |Unhandled )?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)\b(?: \[\w+\])?(?::|$)"
+    r"|Exception in thread |fatal error: |Fatal Python error: |thread '.*' panicked at |terminate called "
+    r"|(?:.*: )?(?:Segmentation fault|Aborted|Bus error|Illegal instruction|Assertion .+ failed)\b"
+)
+"""How runtimes begin what they say when they give up, outside of a Python traceback."""
 
 
 class _JsonLine(Struct):
@@ -45,7 +51,13 @@ class _JsonLine(Struct):
     event: str = ""
 
 
+class _KnownLine(_JsonLine, forbid_unknown_fields=True):
+    logger: str = ""
+    request: int | str = ""
+
+
 _json_line = Decoder(_JsonLine)
+_known_line = Decoder(_KnownLine)
 
 
 class LevelReader:
@@ -57,14 +69,10 @@ class LevelReader:
     def read(self, line: str) -> tuple[Level, str]:
         """The level and the text of a line."""
         if line.startswith("{"):
-            try:
-                record = _json_line.decode(line)
-            except (DecodeError, ValueError, RecursionError):
-                record = None  # a line that only looks like JSON is passed on as it is
-            text = (record.message or record.msg or record.event) if record else ""
-            if record and text:
+            record = _decoded(line)
+            if record is not None:
                 self._in_traceback = False
-                return _WORDS.get(record.level.lower(), "info"), text
+                return record
         if _TRACEBACK_START in line:
             self._in_traceback = True
             return "error", line
@@ -78,7 +86,24 @@ class LevelReader:
             level = _WORDS.get((match[1] or match[2]).lower())
             if level is not None:
                 return level, line
-        return "info", line
+        return "error" if _ABORT.match(line) else "info", line
+
+
+def _decoded(line: str) -> tuple[Level, str] | None:
+    """What a JSON line says; None where it only looks like one, and is passed on as it is."""
+    try:
+        record = _json_line.decode(line)
+    except (DecodeError, ValueError, RecursionError):
+        return None
+    text = record.message or record.msg or record.event
+    if not text:
+        return None
+    level = _WORDS.get(record.level.lower(), "info")
+    try:
+        _known_line.decode(line)
+    except (DecodeError, ValueError):
+        return level, line  # it has members that the text alone would lose
+    return level, text
 
 
 class StderrPump(asyncio.Protocol):
@@ -104,7 +129,8 @@ class StderrPump(asyncio.Protocol):
         for line in lines:
             self._line(line)
         while len(self._rest) > self._line_bytes:
-            piece, self._rest = self._rest[: self._line_bytes], self._rest[self._line_bytes :]
+            size = self._cut(self._rest)
+            piece, self._rest = self._rest[:size], self._rest[size:]
             self._line(piece)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -116,8 +142,22 @@ class StderrPump(asyncio.Protocol):
             self.ended.set_result(None)
 
     def _line(self, line: bytes) -> None:
-        for start in range(0, len(line) or 1, self._line_bytes):
-            text = line[start : start + self._line_bytes].decode("utf-8", "backslashreplace").rstrip("\r")
-            level, message = self._levels.read(text)
-            self._tail.append(text)
-            self._emit(level, message)
+        while len(line) > self._line_bytes:
+            size = self._cut(line)
+            self._piece(line[:size])
+            line = line[size:]
+        self._piece(line)
+
+    def _cut(self, line: bytes) -> int:
+        """Where to cut a line that is too long: at the ceiling, or up to three bytes before it, between two letters."""
+        size = self._line_bytes
+        for back in range(min(4, size)):
+            if line[size - back] & 0xC0 != 0x80:
+                return size - back
+        return size
+
+    def _piece(self, piece: bytes) -> None:
+        text = piece.decode("utf-8", "backslashreplace").rstrip("\r")
+        level, message = self._levels.read(text)
+        self._tail.append(text)
+        self._emit(level, message)
