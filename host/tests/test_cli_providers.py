@@ -264,3 +264,21 @@ def test_colours_are_for_terminals_that_want_them(sandport: Command) -> None:
     finally:
         os.close(master)
         os.close(slave)
+
+
+@pytest.mark.parametrize("words", [["providers"], ["providers", "--json"], ["doctor"], ["run", "--json", "--", "true"]])
+def test_a_listing_into_a_closed_pipe_is_no_fault(sandport: Command, words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = sandport(*words, stdout=writer)
+    os.close(writer)
+    assert done.code == 141
+    assert "Broken pipe" not in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_listing_onto_a_full_disk_is_a_failure(sandport: Command) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = sandport("providers", stdout=full)
+    assert done.code == 125
+    assert done.err == "sandport: stdout cannot be written: No space left on device\n"

@@ -213,7 +213,8 @@ def _known(error: Exception, settings: Settings) -> int:
     failure = failure_of(error)
     if settings.debug or failure.condition == "Bug":
         return _unexpected(error, settings)
-    say(failure.message)
+    if failure.code != exit_codes.CLOSED_PIPE:  # as any program in a pipe: whoever closed it knows
+        say(failure.message)
     return failure.code
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 
 def complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -18,6 +19,11 @@ def complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete: 
 def complete_environment(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Environments of the files in force."""
     return sorted(name for name in _configured("environments") if name.startswith(incomplete))
+
+
+def complete_file(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files, which the shell knows better."""
+    return [CompletionItem(incomplete, type="file")]
 
 
 def _configured(section: str) -> dict[str, Any]:

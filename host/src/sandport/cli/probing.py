@@ -15,6 +15,7 @@ from sandport_protocol.capabilities import GROUPS, effective_groups
 from .application import Settings
 from .inventory import Hello, Inventory, Listed, fault_of
 from .records import Records
+from .status import Status
 
 
 def ask_all(found: Inventory, configuration: Configuration, settings: Settings) -> None:
@@ -38,9 +39,10 @@ async def _ask_all(found: Inventory, configuration: Configuration, settings: Set
                 interrupts.guard(lambda: loop.call_soon_threadsafe(scope.cancel))
                 if interrupts.received is not None:
                     scope.cancel()
-                async with anyio.create_task_group() as tasks:
-                    for provider in found.providers:
-                        if provider.fault is None:
+                usable = [provider for provider in found.providers if provider.fault is None]
+                with Status(quiet=False).doing(f"asking {', '.join(provider.name for provider in usable)}"):
+                    async with anyio.create_task_group() as tasks:
+                        for provider in usable:
                             tasks.start_soon(_ask, host, provider)
     finally:
         interrupts.relax()

@@ -30,7 +30,7 @@ class StreamCount(Struct, frozen=True, kw_only=True, rename="camel"):
     """`heldOpen`: something that the command left behind still holds it."""
 
 
-class Ids(Struct, kw_only=True, rename="camel", omit_defaults=True):
+class Ids(Struct, kw_only=True, rename="camel"):
     """Who and where."""
 
     provider: str | None = None

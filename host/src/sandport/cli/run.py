@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .application import ExampleCommand, Settings, shared_options
-from .completion import complete_environment, complete_provider
+from .completion import complete_environment, complete_file, complete_provider
 
 EXAMPLES = """
 sandport run -- echo hello
@@ -66,6 +66,7 @@ class RunCommand(ExampleCommand):
     "into",
     metavar="LOCAL[:REMOTE]",
     multiple=True,
+    shell_complete=complete_file,
     help="Copy in first: a file, or a folder's contents. '\\:' is a colon in a name.",
 )
 @click.option(
@@ -78,12 +79,19 @@ class RunCommand(ExampleCommand):
 @click.option("--env", metavar="K=V", multiple=True, help="A variable of the command.")
 @click.option("--timeout", metavar="S", help="Seconds until the command is killed; none by default.")
 @click.option("--ttl", metavar="S", help="Seconds until the sandbox ends by itself; an hour, or the timeout and more.")
-@click.option("--stdin", metavar="FILE", help="The command's input, '-' for ours; empty by default.")
+@click.option(
+    "--stdin",
+    metavar="FILE",
+    shell_complete=complete_file,
+    help="The command's input, '-' for ours; empty by default.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One object on stdout; the command's output goes to stderr.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 @click.option("-v", "--verbose", is_flag=True, help="Say what is done, and how long it took.")
 @shared_options
-@click.argument("command", metavar="COMMAND [ARGUMENT]...", nargs=-1, type=click.UNPROCESSED)
+@click.argument(
+    "command", metavar="COMMAND [ARGUMENT]...", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_file
+)
 @click.pass_obj
 def command(settings: Settings, /, **options: Any) -> int:
     """Run COMMAND in a new sandbox, and leave nothing of it behind.

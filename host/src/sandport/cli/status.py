@@ -13,6 +13,7 @@ from .messages import printable, write
 _PATIENCE_S = 1.0
 """What is done sooner is not worth a line."""
 _EVERY_S = 0.2
+_USUAL_COLUMNS = 80
 _CLEAR = "\r\x1b[K"
 
 
@@ -70,10 +71,11 @@ class _Line:
 
 def _columns() -> int:
     try:
-        return os.get_terminal_size(2).columns
+        # A terminal that nobody told its size has none.
+        return os.get_terminal_size(2).columns or _USUAL_COLUMNS
     except OSError:
-        # The terminal went away meanwhile; any width will do.
-        return 80
+        # It went away meanwhile; any width will do.
+        return _USUAL_COLUMNS
 
 
 def human_bytes(size: float) -> str:
