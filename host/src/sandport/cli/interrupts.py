@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from types import FrameType
 
 CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ECHO_S = 0.1
+"""The same signal again so soon is not a second one: timeout(1), and wrappers that pass a Ctrl-C on to a group which
+the terminal has told already, send each twice. No finger is that fast."""
 
 
 class Interrupts:
@@ -24,6 +28,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self._received_at = 0.0
         self._cancel: Callable[[], object] | None = None
         self._abandon: Callable[[], object] | None = None
 
@@ -57,12 +62,16 @@ class Interrupts:
         return None if self.received is None else 128 + self.received
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
         first = self.received is None
         if first:
-            self.received = number
-        if first and self._cancel is not None:
-            self._cancel()
-            return
+            self.received, self._received_at = number, now
+        if self._cancel is not None:
+            if first:
+                self._cancel()
+                return
+            if number == self.received and now - self._received_at < ECHO_S:
+                return
         try:
             if self._abandon is not None:
                 self._abandon()
