@@ -16,9 +16,16 @@ from sandport_protocol.v1 import InitializeParams, PeerInfo
 
 Message = dict[str, Any]
 
-HELLO = InitializeParams(
-    protocol_versions=(1,), host=PeerInfo(name="test", version="0"), store_id="st", state_dir="/nowhere"
-)
+
+def hello_with(limits: Limits) -> InitializeParams:
+    """What a host says first."""
+    return InitializeParams(
+        protocol_versions=(1,),
+        host=PeerInfo(name="test", version="0"),
+        store_id="st",
+        state_dir="/nowhere",
+        limits=limits,
+    )
 
 
 class Pipe(asyncio.WriteTransport):
@@ -43,21 +50,21 @@ class Wire:
         self.pipe = Pipe()
         self.records: list[tuple[Level, str]] = []
         self.fatal: list[str] = []
-        self.wedged: list[str] = []
+        self.wedge: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.client = WorkerClient(
             "scripted",
             limits=self.limits,
             log=lambda level, line: self.records.append((level, line)),
             on_late=on_late or (lambda method, params, result: None),
             on_fatal=self.fatal.append,
-            on_wedged=self.wedged.append,
+            on_wedged=self.wedge.set_result,
         )
         self.client.write_to(self.pipe)
         self._read = 0
 
     async def greet(self) -> "Wire":
         """Answer the hello, and say that calls are served."""
-        greeting = asyncio.ensure_future(self.client.hello(HELLO))
+        greeting = asyncio.ensure_future(self.client.hello(hello_with(self.limits)))
         await turn()
         (hello,) = self.frames()
         self.answer(
