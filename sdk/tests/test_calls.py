@@ -2,11 +2,12 @@
 
 import base64
 import random
+import time
 from typing import Any
 
 import pytest
 
-from sdk.tests.rawworker import SANDBOX_ID, RawWorker, environment
+from sdk.tests.rawworker import PATIENCE_S, SANDBOX_ID, RawWorker, environment
 
 # ------------------------------------------------------------ the hello
 
@@ -372,6 +373,20 @@ def test_output_where_none_was_asked_for_is_a_fault_of_the_provider() -> None:
         error = worker.call("execute", {"sandboxId": SANDBOX_ID, "argv": ["10"]})["error"]
         assert error["data"]["condition"] == "Internal"
         assert "no live output" in error["message"]
+
+
+def test_the_memory_of_a_huge_message_is_given_back() -> None:
+    """microsoft/vscode-languageserver-node#544 (F18)."""
+    with RawWorker().ready() as worker:
+        before = _memory_bytes(worker)
+        size = 15 * 1024 * 1024
+        assert len(worker.call("x-specimen/echo", {"text": "e" * size})["result"]["text"]) == size
+        peak = _memory_bytes(worker)
+        deadline = time.monotonic() + PATIENCE_S
+        while (after := _memory_bytes(worker)) > before * 1.1:
+            assert time.monotonic() < deadline, f"{before} bytes before, {peak} then, {after} after"
+            time.sleep(0.05)
+        assert peak > before + size
 
 
 def test_a_large_live_output_needs_no_memory_of_its_size() -> None:

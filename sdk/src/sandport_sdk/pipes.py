@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from .dispatch import Dispatcher
+from .memory import MemoryTrimmer
 from .parent import ParentWatch, SilenceWatch
 from .stdio import StdioUnusable
 
@@ -31,6 +32,7 @@ class _Pipes(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.dispatcher = Dispatcher(provider_class, self._write, on_hello=self._on_hello)
         self.silence = SilenceWatch(self._loop, self._silence_s, self._on_silence)
+        self.memory = MemoryTrimmer(self._loop)
         self.reader: asyncio.ReadTransport | None = None
         self.writer: asyncio.WriteTransport | None = None
         self.flushed: asyncio.Future[None] = self._loop.create_future()
@@ -41,6 +43,7 @@ class _Pipes(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.silence.heard = self._loop.time()
         self.dispatcher.receive(data)
+        self.memory.count(len(data))
         if self.writer is not None and self.writer.get_write_buffer_size() > FAR_BEHIND_BYTES:
             self._hold_back()
 
@@ -70,6 +73,7 @@ class _Pipes(asyncio.Protocol):
     def _write(self, data: bytes) -> None:
         assert self.writer is not None  # it is there before anything is read
         self.writer.write(data)
+        self.memory.count(len(data))
 
     def _hold_back(self) -> None:
         if not self._held_back and self.reader is not None:

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 from msgspec import Raw, Struct
 
 from sandport_protocol import codec
-from sandport_protocol.errors import Internal, WireError, from_wire
+from sandport_protocol.errors import CONDITIONS, Internal, WireError, from_wire
 from sandport_protocol.events import HelloReceived, HostEvent, NotificationReceived, RequestEnded, ViolationFound
 from sandport_protocol.host_connection import HostConnection
 from sandport_protocol.limits import DEFAULTS, Limits
@@ -292,7 +292,8 @@ class HostInMemory:
             self._ready.set_result(None)
         elif event.method == "failed":
             failed = codec.read_as(FailedParams, event.params)
-            self._ready.set_exception(Internal(f"{failed.condition}: {failed.message}", dispatched="no"))
+            kind = next((kind for kind in CONDITIONS if kind.__name__ == failed.condition), Internal)
+            self._ready.set_exception(kind(failed.message, dispatched="no"))
         elif event.method == "output":
             self._on_output(codec.read_as(OutputParams, event.params))
         elif event.method == "progress":

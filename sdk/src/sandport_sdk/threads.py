@@ -22,8 +22,6 @@ class HandlerThreads:
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
         self._pool: ThreadPoolExecutor | None = None
-        self.running = 0
-        """Submitted and not ended."""
 
     def submit(self, function: Callable[..., _T], *arguments: object) -> Future[_T]:
         """Run a function in a thread, with the context of the caller."""
@@ -31,10 +29,7 @@ class HandlerThreads:
             from concurrent.futures import ThreadPoolExecutor
 
             self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="handler")
-        future = self._pool.submit(copy_context().run, function, *arguments)
-        self.running += 1
-        future.add_done_callback(lambda _: self.report(self._ended))
-        return future
+        return self._pool.submit(copy_context().run, function, *arguments)
 
     def report(self, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function in the loop, from any thread; nothing where the loop is over."""
@@ -49,6 +44,3 @@ class HandlerThreads:
         """Start nothing more; threads that are idle end."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _ended(self) -> None:
-        self.running -= 1
