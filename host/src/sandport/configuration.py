@@ -42,6 +42,7 @@ from sandport_protocol.v1 import VARIABLE_NAME
 
 from .discovery import valid_name
 from .errors import ConfigurationInvalid, EnvironmentUnknown
+from .nearest import nearest
 from .numbers import Timing
 
 FILE_NAME = "sandport.toml"
@@ -421,14 +422,8 @@ def _dotted(where: str, key: str) -> str:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    # Only an error needs it, and it is not cheap to import.
-    import difflib
-
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; there is: {', '.join(names)}" if names else ""
+    return nearest(name, names) or (f"; there is: {', '.join(names)}" if names else "")
 
 
 _WORDS = {
