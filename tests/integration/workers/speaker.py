@@ -78,7 +78,7 @@ class Speaker:
                 data = data[os.write(1, data) :]
 
     def say(self, message: Message) -> None:
-        self.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.write(json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False).encode() + b"\n")
 
     def answer(self, request: Any, result: Any) -> None:
         self.open.pop(request, None)
