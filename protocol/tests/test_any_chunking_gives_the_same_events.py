@@ -66,7 +66,7 @@ def test_a_worker_hears_the_same_however_the_bytes_are_cut(
 @given(st.lists(lines, max_size=6), st.data())
 def test_lines_come_out_as_they_went_in(sent: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(line + b"\n" for line in sent)
-    splitter = LineSplitter(1000)
+    splitter = LineSplitter(2**20)
     out: list[bytes] = []
     for chunk in cut(stream, data.draw(st.lists(st.integers(0, len(stream)), max_size=10))):
         out += splitter.feed(chunk)

@@ -1,7 +1,8 @@
 """What a type cannot say, as JSON Schema: patterns, bounds, and members that exclude each other.
 
 Every struct with rules in its `__post_init__` has an entry here with the same rules; a test reads random messages by
-both and holds them to the same verdict. Only a NUL byte inside `b64` has no form here: SPEC.md says it.
+both and holds them to the same verdict. Only a NUL byte inside `b64` has no form here: SPEC.md says it. For the
+envelopes the entries say which members tell them apart.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from sandport_protocol import v1
-from sandport_protocol.envelope import Notification, Request
+from sandport_protocol.envelope import Failure, Notification, Request, Success
 from sandport_protocol.limits import Limits
 
 JsonSchema = dict[str, Any]
@@ -25,6 +26,10 @@ _NOT_NULL: JsonSchema = {"not": {"type": "null"}}
 
 def _given(name: str, schema: JsonSchema) -> JsonSchema:
     return {"required": [name], "properties": {name: schema}}
+
+
+def _without(*names: str) -> JsonSchema:
+    return {"not": {"anyOf": [{"required": [name]} for name in names]}}
 
 
 _COMMAND_MEMBERS: JsonSchema = {
@@ -60,7 +65,9 @@ _RESULT: JsonSchema = {
 
 CONSTRAINTS: dict[type[Struct], JsonSchema] = {
     Request: {"properties": {"params": {"type": "object"}}},
-    Notification: {"properties": {"params": {"type": "object"}}},
+    Notification: {"properties": {"params": {"type": "object"}}, **_without("id")},
+    Success: _without("method", "error"),
+    Failure: _without("method", "result"),
     Limits: {
         "properties": {
             wire_name: {"minimum": 0 if name.endswith("_ms") or name == "junk_bytes" else 1}
