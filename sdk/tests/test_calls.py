@@ -321,6 +321,20 @@ def test_many_answers_to_a_slow_reader_stay_whole() -> None:
             assert len(worker.answer(call)["result"]) == 1024 * 1024
 
 
+def test_a_host_that_reads_nothing_for_long_gets_everything_later() -> None:
+    """modelcontextprotocol/typescript-sdk#88 (F17): far behind, its requests wait in the pipe and not in memory."""
+    with RawWorker().ready() as worker:
+        calls = []
+        for number in range(100):
+            calls.append(worker.start("x-specimen/size", {"bytes": 1024 * 1024}))
+            worker.start("x-specimen/wait")
+            if number < 50:
+                worker.logged('"message":"waiting"', number + 1)
+        worker.start("x-specimen/open")
+        for call in calls:
+            assert len(worker.answer(call)["result"]) == 1024 * 1024
+
+
 def test_a_warning_that_is_raised_while_a_warning_is_logged_ends() -> None:
     """modelcontextprotocol/python-sdk#3122 (B11)."""
     with RawWorker().ready() as worker:

@@ -159,6 +159,15 @@ def test_a_host_that_reads_no_more_is_gone() -> None:
         assert "closed with" in worker.stderr()
 
 
+def test_a_host_that_does_not_read_the_last_answers_cannot_keep_the_worker() -> None:
+    """microsoft/vscode-js-debug#1530 (S12) asks for a flush before the end; this is the bound of it."""
+    with RawWorker().ready() as worker:
+        worker.send(worker.request("x-specimen/size", {"bytes": 8 * 1024 * 1024}))
+        worker.close_input()
+        assert worker.wait() == 0
+        assert "closed with 0 cancels" in worker.stderr()
+
+
 # ------------------------------------------------------------ signals
 
 
