@@ -28,7 +28,7 @@ from .acquire import acquire, end_by_id
 from .closing import finished
 from .command import LONGEST_S
 from .configuration import Configuration, ProviderSettings, load, overridden
-from .discovery import InstalledProvider, installed_providers, worker_command
+from .discovery import Discovery, discover, worker_command
 from .errors import EnvironmentUnknown, ProviderUnknown, SandportError, UsageError
 from .home import Home
 from .lease_request import LeaseRequest
@@ -73,7 +73,7 @@ class Host:
         self._environ = environ
         self._log = log
         self._timing: Timing = configuration.host.timing
-        self._installed: dict[str, InstalledProvider] | None = None
+        self._scan: Discovery | None = None
         self._supervisors: dict[str, Supervisor] = {}
         self._sandboxes: dict[str, Sandbox] = {}
         self._failures: list[BaseException] = []
@@ -138,18 +138,19 @@ class Host:
 
     def provider_names(self) -> tuple[str, ...]:
         """Every provider that is installed or configured, sorted; nothing is started."""
-        return tuple(sorted({*self._found(), *self.configuration.providers}))
+        installed = {provider.name for provider in self._found().providers}
+        return tuple(sorted(installed | set(self.configuration.providers)))
 
-    def _found(self) -> dict[str, InstalledProvider]:
-        if self._installed is None:
-            self._installed = {provider.name: provider for provider in installed_providers()}
-        return self._installed
+    def _found(self) -> Discovery:
+        if self._scan is None:
+            self._scan = discover()
+        return self._scan
 
     async def describe(self, provider: str) -> ProviderFacts:
         """The hello of a provider's worker, which is started if need be.
 
         Raises:
-            ProviderUnknown: There is none of this name.
+            ProviderUnknown, ProviderConflict: There is none of this name, or more than one.
             WorkerStartFailed: It does not come up; the message has the end of its log.
         """
         worker = await self._supervisor(provider).worker()
@@ -181,7 +182,9 @@ class Host:
     def _command(self, provider: str, settings: ProviderSettings) -> WorkerCommand:
         argv = settings.command
         if not argv:
-            entry = self._found().get(provider)
+            if conflict := self._found().conflict(provider):
+                raise conflict
+            entry = next((found for found in self._found().providers if found.name == provider), None)
             if entry is None:
                 known = self.provider_names()
                 raise ProviderUnknown(
