@@ -41,6 +41,7 @@ from .errors import (
     NotAttached,
     NotSupported,
     ProcessNotFound,
+    ProtocolViolation,
     SandportError,
     Unavailable,
     UsageError,
@@ -188,7 +189,6 @@ class Sandbox:
                     raw = await call.future
                 else:
                     raw = await _pumped(call.future, lane, captures, on_output)
-                return outcome_of(client.result_of(call, raw, ExecuteResult), lane, captures, spilled)
             except BaseException as error:
                 if not call.future.done() or call.future.cancelled():
                     # Cancelled, or the consumer of the output failed: the command must not run on.
@@ -204,6 +204,10 @@ class Sandbox:
                 if isinstance(error, SandportError):
                     raise with_partial(error, captures) from None
                 raise
+            try:
+                return outcome_of(client.result_of(call, raw, ExecuteResult), lane, captures, spilled)
+            except ProtocolViolation as error:
+                raise with_partial(error, captures) from None
         raise AssertionError("unreachable: the second attempt returns or raises")
 
     async def _execute_with_pipe(
