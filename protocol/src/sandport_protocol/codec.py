@@ -51,7 +51,7 @@ def deeper_than(line: bytes, depth: int) -> bool:
     Brackets inside strings do not count. Each pass over what is left takes away the innermost level, at the speed of
     `bytes.replace`.
     """
-    if line.count(b"[") + line.count(b"{") <= depth:
+    if not _opens_more_than(line, depth):
         return False
     # Without its escapes a line has quotes only where strings begin and end: every other piece is outside of them.
     # One pass each, also for a string that never ends; a pattern with a start at each quote would be quadratic there.
@@ -66,6 +66,22 @@ def deeper_than(line: bytes, depth: int) -> bool:
             return False
         left = left.replace(b"[]", b"")
     return b"[" in left
+
+
+def _opens_more_than(line: bytes, depth: int) -> bool:
+    """Whether a line has more than `depth` opening brackets, those in strings included.
+
+    By find, which looks at many bytes at once; count looks at each one, and costs a large frame a tenth of its time.
+    """
+    left = depth
+    for bracket in (b"{", b"["):
+        at = line.find(bracket)
+        while at >= 0:
+            if not left:
+                return True
+            left -= 1
+            at = line.find(bracket, at + 1)
+    return False
 
 
 def read(line: bytes, *, depth: int) -> Incoming:

@@ -31,25 +31,33 @@ class LineSplitter:
         """The lines that `data` completes, without their line feeds; none after the ceiling was passed."""
         if self.overflow is not None:
             return []
-        lines = data.split(b"\n")
-        tail = lines.pop()
+        # By find, which looks at many bytes at once; split looks at each one, and costs a large frame a tenth of its
+        # time.
+        end = data.find(b"\n")
+        if end < 0:
+            self._hold(data)
+            return []
+        lines: list[bytes] = []
+        start = 0
+        ceiling = self.max_frame_bytes
         if self._parts:
-            if not lines:
-                self._hold(tail)
+            if self._length + end > ceiling:
+                self._hold(data[:end])
                 return []
-            if self._length + len(lines[0]) > self.max_frame_bytes:
-                self._hold(lines[0])
-                return []
-            self._parts.append(lines[0])
-            lines[0] = b"".join(self._parts)
+            self._parts.append(data[:end])
+            lines.append(b"".join(self._parts))
             self._parts = []
             self._length = 0
-        ceiling = self.max_frame_bytes
-        for number, line in enumerate(lines):
-            if len(line) > ceiling:
-                self._hold(line)
-                return lines[:number]
-        self._hold(tail)
+            start = end + 1
+            end = data.find(b"\n", start)
+        while end >= 0:
+            if end - start > ceiling:
+                self._hold(data[start:end])
+                return lines
+            lines.append(data[start:end])
+            start = end + 1
+            end = data.find(b"\n", start)
+        self._hold(data[start:])
         return lines
 
     def _hold(self, piece: bytes) -> None:
