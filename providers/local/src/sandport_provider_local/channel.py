@@ -76,12 +76,11 @@ class Channel:
         Raises:
             ChannelClosed: It is gone, or did not answer within `HELLO_S` seconds.
         """
+        self._send((b"hello", token.encode(), b"%d" % grace_ms))
         self._ready = self._loop.create_future()
-        ready = self._ready
-        timer = self._loop.call_later(HELLO_S, lambda: self._close("it does not answer"))
+        timer = self._loop.call_later(HELLO_S, self._close, "it does not answer")
         try:
-            self._send((b"hello", token.encode(), b"%d" % grace_ms))
-            await ready
+            await self._ready
         finally:
             timer.cancel()
 
@@ -107,9 +106,9 @@ class Channel:
             ChannelClosed: The init is gone; the descriptors are closed.
         """
         self._seq += 1
-        self._owners[self._seq] = owner
         words = (b"start", b"%d" % self._seq, mark, stdio, cwd, b"%d" % len(argv), *argv, *variables)
         self._send(words, fds)
+        self._owners[self._seq] = owner
         return self._seq
 
     def kill(self, seq: int, mark: bytes, *, gently: bool) -> None:
@@ -167,6 +166,8 @@ class Channel:
             message, fds = b"memfd", (carrier, *fds)
         self._unsent.append((message, fds))
         self._flush()
+        if not self.open:
+            raise ChannelClosed(self.reason or "the connection has ended")
 
     def _flush(self) -> None:
         while self._unsent:
@@ -178,6 +179,8 @@ class Channel:
                 self._loop.add_writer(self._fd, self._on_writable)
                 return
             except OSError as error:
+                while self.open and self._receive():
+                    pass  # The init may have said why before it went.
                 self._close(f"the connection broke: {error.strerror}")
                 return
             self._unsent.popleft()
@@ -189,16 +192,20 @@ class Channel:
         self._flush()
 
     def _on_readable(self) -> None:
+        self._receive()
+
+    def _receive(self) -> bool:
+        """Take one message; False where there is none now, or none any more."""
         try:
             message = self._socket.recv(4096)
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
             self._close(f"the connection broke: {error.strerror}")
-            return
+            return False
         if not message:
             self._close("the init ended")
-            return
+            return False
         verb, *rest = message.split(b"\0")
         owner = self._owners.get(int(rest[0])) if verb in _ABOUT_COMMANDS else None
         if owner is not None:
@@ -214,6 +221,7 @@ class Channel:
         elif verb == b"ending":
             self.reason = rest[0].decode()
             self._lose(self.reason)
+        return True
 
     def _lose(self, why: str) -> None:
         for answer in self._signals.values():

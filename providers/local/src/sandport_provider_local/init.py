@@ -596,9 +596,10 @@ class Init:
 
     def pass_signal(self, connection: Connection, seq: bytes, number: bytes, ref: bytes) -> None:
         """Signal the group of a command whose own process has not ended."""
+        wanted = int(number)
         self.reap()
         command = connection.running.get(seq)
-        delivered = command is not None and signal_group(command.pid, int(number))
+        delivered = command is not None and signal_group(command.pid, wanted)
         connection.send(b"signalled", ref, int(delivered))
 
     def kill(self, connection: Connection, seq: bytes, mark: bytes, mode: bytes) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -91,6 +92,14 @@ class InitProcess:
             os.waitpid(self.pid, os.WNOHANG)
         for waiting in self._waiting:
             set_if_waiting(waiting)
+
+    def runs(self) -> bool:
+        """Whether it has not ended yet, by the kernel's word of this moment."""
+        if self.ended or self._fd < 0:
+            return False
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        return not poll.poll(0)
 
     async def wait(self, timeout_s: float) -> bool:
         """Whether it ended within the time."""

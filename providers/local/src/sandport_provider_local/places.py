@@ -161,7 +161,8 @@ class Place:
         """A connection to the init, without waiting.
 
         Raises:
-            OSError: FileNotFoundError or ConnectionRefusedError where no init listens.
+            OSError: FileNotFoundError or ConnectionRefusedError where no init listens; BlockingIOError where it does
+                not take the connections that wait.
         """
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:

@@ -103,7 +103,7 @@ class LocalProvider(Provider):
                 dispatched="no",
             )
         known = self._sandboxes.get(params.sandbox_id)
-        if known is not None and known.alive:
+        if known is not None and known.look():
             return types.AttachLeaseResult(state="attached", lease=known.lease())
         self._drop(params.sandbox_id)
         state, sandbox = await sandboxes.attach(

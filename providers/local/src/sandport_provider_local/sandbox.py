@@ -118,8 +118,8 @@ class Sandbox:
         """
         try:
             connected = self.place.connect()
-        except (FileNotFoundError, ConnectionRefusedError):
-            return False
+        except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+            return False  # Nobody listens, or somebody does not take the connections that wait already.
         try:
             await self._open(connected, grace_ms)
         except ChannelClosed:
@@ -153,6 +153,10 @@ class Sandbox:
     def alive(self) -> bool:
         """Whether commands can be started."""
         return self._channel is not None and self._channel.open and not self._channel.reason
+
+    def look(self) -> bool:
+        """Whether it is alive, looking at the init's process and not only at what it has said so far."""
+        return self.alive and self._init is not None and self._init.runs()
 
     async def ask_to_end(self) -> InitProcess | None:
         """Tell the init to end, or kill it where it does not listen; returns the process to wait for, if it runs."""

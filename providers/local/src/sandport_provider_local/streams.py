@@ -32,6 +32,8 @@ HELD_STREAMS = 128
 """Held-open streams of one sandbox that are read on; each costs a descriptor."""
 HELD_PAUSE_S = 0.01
 """Between two reads of one of them: some 6 MB/s, and no load that a program could put on the worker."""
+TERMINAL_PAUSE_S = 0.05
+"""Before a terminal whose other side is closed is looked at again."""
 OPEN_WRITES = 4
 """Writes to one process that may wait at once."""
 
@@ -149,6 +151,8 @@ class Output:
         self._follower: Follower | None = None
         self._reading = False
         self._wide = name == "pty"
+        self._over = False
+        """The command has ended."""
         os.set_blocking(fd, False)
         self._resume()
 
@@ -246,7 +250,13 @@ class Output:
             data = os.read(self._fd, size)
         except BlockingIOError:
             return 0
-        except OSError:  # What a terminal says once nobody has its other side open.
+        except OSError:
+            # A terminal says so while nobody has its other side open. That may change as long as the command runs, and
+            # closing ours now would hang up on a program that has closed its streams and is about to exit.
+            if not self._over:
+                self._pause()
+                self._loop.call_later(TERMINAL_PAUSE_S, self._resume)
+                return 0
             data = b""
         if not data:
             self._finish("seen")
@@ -274,6 +284,7 @@ class Output:
 
     def read_written(self) -> None:
         """Read what the command had written when it ended, whoever may still write; past any window, once."""
+        self._over = True
         left = PIPE_BYTES
         first = True
         while self.end is None and left > 0:

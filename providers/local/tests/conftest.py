@@ -1,0 +1,37 @@
+"""One provider with one sandbox for each test, and nothing left of either."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from providers.local.tests.leases import Lease
+from providers.local.tests.machine import arguments_of, environment_of, pids, state_of
+from sandport_provider_local.provider import LocalProvider
+from sandport_sdk.testing import HostInMemory
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Iterator[Path]:
+    """The provider's directory; whatever a test made there must be gone at its end, processes too."""
+    folder = tmp_path / "state"
+    folder.mkdir(0o700)
+    yield folder
+    left = [entry.name for entry in folder.iterdir()]
+    mark = str(folder).encode()
+    words = {pid: [*arguments_of(pid), *environment_of(pid)] for pid in pids() if state_of(pid) not in "ZX"}
+    alive = [pid for pid, said in words.items() if any(mark in word for word in said)]
+    assert (left, alive) == ([], [])
+
+
+@pytest.fixture
+async def host(state_dir: Path) -> AsyncIterator[HostInMemory]:
+    async with HostInMemory(LocalProvider, state_dir=state_dir) as host:
+        yield host
+
+
+@pytest.fixture
+async def lease(host: HostInMemory, state_dir: Path) -> AsyncIterator[Lease]:
+    lease = await Lease.acquire(host, state_dir)
+    yield lease
+    assert await lease.destroy() in {"destroyed", "gone"}

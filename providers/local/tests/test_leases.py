@@ -1,0 +1,498 @@
+"""Acquire, attach, list, destroy: nothing is left behind, nothing foreign is touched."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from providers.local.tests.leases import Lease, unique_sleep
+from providers.local.tests.machine import (
+    arguments_of,
+    boot_id,
+    children_of,
+    descriptors_of,
+    entries,
+    environment_of,
+    pids,
+    running,
+    start_ticks,
+    state_of,
+    until,
+    wait_for_end,
+)
+from sandport_provider_local import sandbox as sandboxes
+from sandport_provider_local.places import Place
+from sandport_provider_local.provider import LocalProvider
+from sandport_sdk.testing import HostInMemory, new_id
+from sandport_sdk.v1 import Limits, errors, types
+
+pytestmark = pytest.mark.anyio
+
+
+def other_host(state_dir: Path, *, store_id: str = "store-in-memory", grace_ms: int = 30_000) -> HostInMemory:
+    """A second worker on the same state."""
+    limits = Limits(orphan_grace_ms=grace_ms)
+    return HostInMemory(LocalProvider, state_dir=state_dir, store_id=store_id, limits=limits)
+
+
+# ---------------------------------------------------------------- acquire
+
+
+async def test_a_lease_says_what_it_is(host: HostInMemory, state_dir: Path) -> None:
+    sandbox_id = new_id()
+    before_ms = time.time_ns() // 1_000_000
+    params = types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=60_000, egress=types.Egress(mode="all"))
+    lease: types.LeaseResult = await host.call("acquireLease", params)
+    after_ms = time.time_ns() // 1_000_000
+    assert lease.handle == f"local/1/{sandbox_id}"
+    assert lease.working_directory == lease.local_root == os.fspath(state_dir / sandbox_id / "sandbox")
+    assert (lease.shell, lease.egress, lease.without) == ("/bin/sh", types.Egress(mode="all"), ())
+    assert lease.expires_at_ms is not None
+    assert before_ms + 60_000 <= lease.expires_at_ms <= after_ms + 60_000
+    assert any("nothing isolates" in note for note in lease.notes)
+    await host.call("destroyLease", types.DestroyLeaseParams(sandbox_id=sandbox_id))
+
+
+@pytest.mark.parametrize(
+    "egress", [types.Egress(mode="none"), types.Egress(mode="listed", hosts=("example.org",))], ids=["none", "listed"]
+)
+async def test_a_grant_that_cannot_be_enforced_is_refused_before_anything_is_made(
+    host: HostInMemory, state_dir: Path, egress: types.Egress
+) -> None:
+    params = types.AcquireLeaseParams(sandbox_id=new_id(), ttl_ms=60_000, egress=egress)
+    with pytest.raises(errors.NotSupported) as caught:
+        await host.call("acquireLease", params)
+    assert caught.value.dispatched == "no"
+    assert entries(state_dir) == []
+
+
+async def test_required_isolation_is_refused_before_anything_is_made(host: HostInMemory, state_dir: Path) -> None:
+    params = {"sandboxId": new_id(), "ttlMs": 60_000, "config": {"isolation": "require"}}
+    with pytest.raises(errors.NotSupported) as caught:
+        await host.call("acquireLease", params)
+    assert caught.value.detail is not None
+    assert caught.value.detail.field == "config.isolation"
+    assert (caught.value.dispatched, entries(state_dir)) == ("no", [])
+
+
+async def test_an_unknown_key_of_the_config_is_named(host: HostInMemory) -> None:
+    """smithers#738: a misspelt option was silently ignored."""
+    with pytest.raises(errors.ConfigInvalid) as caught:
+        await host.call("acquireLease", {"sandboxId": new_id(), "ttlMs": 1000, "config": {"isolaton": "none"}})
+    assert "isolation" in caught.value.message
+
+
+async def test_an_id_serves_one_create(lease: Lease) -> None:
+    with pytest.raises(errors.InvalidParams) as caught:
+        await lease.host.call("acquireLease", types.AcquireLeaseParams(sandbox_id=lease.id, ttl_ms=60_000))
+    assert caught.value.dispatched == "no"
+    assert (await lease.run("true")).exit_code == 0
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 10, 100])
+async def test_an_acquire_that_is_cut_anywhere_leaves_nothing(state_dir: Path, turns: int) -> None:
+    """agent-sandbox#1306: what was created leaked when the wait for it failed."""
+    loop = asyncio.get_running_loop()
+    place = Place(state_dir, new_id())
+    making = loop.create_task(
+        sandboxes.create(loop, place, store_id="s", ttl_ms=60_000, grace_ms=60_000, credit_bytes=1)
+    )
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    assert not making.done()
+    assert place.exists()
+    making.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await making
+    assert entries(state_dir) == []
+    assert [pid for pid in pids() if os.fsencode(place.path) in arguments_of(pid)] == []
+
+
+async def test_an_acquire_whose_init_does_not_come_up_leaves_nothing_and_says_why(
+    host: HostInMemory, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(errors.Unavailable) as caught:
+        await host.call("acquireLease", types.AcquireLeaseParams(sandbox_id=new_id(), ttl_ms=60_000))
+    assert caught.value.dispatched == "no"
+    assert entries(state_dir) == []
+
+
+async def test_a_state_directory_that_cannot_be_written_is_an_answer(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    async with HostInMemory(LocalProvider, state_dir=tmp_path / "file") as host:
+        with pytest.raises(errors.Unavailable) as caught:
+            await host.call("acquireLease", types.AcquireLeaseParams(sandbox_id=new_id(), ttl_ms=60_000))
+        assert caught.value.dispatched == "no"
+
+
+async def test_a_path_longer_than_a_sockets_may_be_serves_as_well(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["folder-with-a-long-name"] * 8)
+    deep.mkdir(parents=True)
+    async with HostInMemory(LocalProvider, state_dir=deep) as host:
+        lease = await Lease.acquire(host, deep)
+        assert (await lease.sh("pwd")).stdout.data == os.fsencode(lease.path / "sandbox") + b"\n"
+        await lease.destroy()
+
+
+# ---------------------------------------------------------------- the init's own hygiene
+
+
+@pytest.fixture
+def canary_pipe() -> Iterator[tuple[int, int]]:
+    read, write = os.pipe()
+    os.set_inheritable(read, True)
+    os.set_inheritable(write, True)
+    yield read, write
+    os.close(read)
+
+
+async def test_an_init_holds_nothing_of_its_worker(
+    canary_pipe: tuple[int, int], host: HostInMemory, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY_TOKEN", "secret-of-the-worker")
+    read, write = canary_pipe
+    lease = await Lease.acquire(host, state_dir)
+    os.close(write)
+    assert os.read(read, 1) == b"", "the end of the worker's pipe is seen though the init runs"
+    held = descriptors_of(lease.init)
+    assert (held[0], held[1], held[2]) == ("/dev/null", "/dev/null", os.fspath(lease.path / "init.log"))
+    ours = set(descriptors_of(os.getpid()).values())
+    assert {name for name in held.values() if name.startswith("pipe:")} & ours == set()
+    assert {word.split(b"=")[0] for word in environment_of(lease.init) if word} == {b"SANDPORT_INIT_TOKEN", b"LANG"}
+    assert os.getsid(lease.init) == lease.init
+    assert (lease.path / "init.log").read_bytes() == b""
+    await lease.destroy()
+
+
+async def test_short_orphans_leave_no_zombies(lease: Lease) -> None:
+    await lease.sh("i=0; while [ $i -lt 200 ]; do (true & (sleep 0.01 &) ); i=$((i+1)); done")
+    until(lambda: children_of(lease.init) == [], "all orphans are reaped")
+
+
+# ---------------------------------------------------------------- destroy
+
+
+async def test_destroy_ends_everything_and_says_so_twice(host: HostInMemory, state_dir: Path) -> None:
+    """openclaw#137025: release of something already gone never confirmed."""
+    lease = await Lease.acquire(host, state_dir)
+    word = unique_sleep()
+    await lease.sh(f"sleep {word} >/dev/null 2>&1 & env -i setsid -f sleep {word} >/dev/null 2>&1")
+    init, left = lease.init, running(word)
+    assert len(left) == 2
+    assert [await lease.destroy(), await lease.destroy()] == ["destroyed", "gone"]
+    assert [state_of(pid) for pid in (init, *left)] == ["X", "X", "X"]
+    assert not lease.path.exists()
+
+
+async def test_destroy_removes_what_resists_removal(lease: Lease, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    await lease.sh(
+        f"ln -s {outside} link; mkdir -p locked/deep; touch locked/deep/file; ln -s / root; mkfifo fifo;"
+        "chmod 000 locked/deep locked; printf x > \"$(printf 'odd\\377\\nname')\"; mkdir $TMPDIR/x; chmod 000 $TMPDIR"
+    )
+    assert await lease.destroy() == "destroyed"
+    assert (outside / "kept").read_text() == "kept"
+
+
+async def test_commands_that_run_at_a_destroy_are_lost_with_what_they_wrote(lease: Lease) -> None:
+    request = lease.start("sh", "-c", "echo some; touch up; sleep 600")
+    await lease.sh("while ! [ -e up ]; do sleep 0.01; done")
+    await lease.destroy()
+    with pytest.raises(errors.SandboxLost) as caught:
+        await request.result()
+    assert caught.value.partial is not None
+    assert caught.value.partial.stdout.data == b"some\n"
+
+
+async def test_an_unattached_sandbox_is_destroyed_as_well(lease: Lease, state_dir: Path) -> None:
+    """paperclip#8513: destroy was skipped since the worker was down, then forgotten."""
+    word = unique_sleep()
+    await lease.sh(f"sleep {word} >/dev/null 2>&1 &")
+    async with other_host(state_dir) as other:
+        params = types.DestroyLeaseParams(sandbox_id=lease.id)
+        assert (await other.call("destroyLease", params)).state == "destroyed"
+    assert (running(word), lease.path.exists()) == ([], False)
+
+
+async def test_an_init_that_does_not_listen_is_ended_with_its_sandbox(
+    lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandport_provider_local.sandbox.ANNOUNCE_S", 0.3)
+    word = unique_sleep()
+    await lease.sh(f"sleep {word} >/dev/null 2>&1 &")
+    os.kill(lease.init, signal.SIGSTOP)
+    assert await lease.destroy() == "destroyed"
+    assert running(word) == []
+
+
+# ---------------------------------------------------------------- an init that was killed
+
+Strangers = Callable[[str], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def strangers() -> Iterator[Strangers]:
+    """Starts processes that have nothing to do with a sandbox but a similar variable."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(sandbox_id: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(["sleep", "600"], env={"SANDPORT_SANDBOX_ID": sandbox_id + "x"})
+        started.append(process)
+        until(lambda: b"SANDPORT_SANDBOX_ID=" in b" ".join(environment_of(process.pid)), "it has begun")
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+async def test_a_killed_init_loses_the_command_and_destroy_leaves_nothing(lease: Lease) -> None:
+    """cloudflare/sandbox-sdk#873: a broken stream ended as a result with exit 0."""
+    word = unique_sleep()
+    request = lease.start("sh", "-c", f"echo some; setsid sleep {word} & touch up; sleep {word}")
+    await lease.sh("while ! [ -e up ]; do sleep 0.01; done")
+    left = running(word)
+    os.kill(lease.init, signal.SIGKILL)
+    with pytest.raises(errors.SandboxLost) as caught:
+        await request.result()
+    assert caught.value.partial is not None
+    assert caught.value.partial.stdout.data == b"some\n"
+    with pytest.raises(errors.SandboxLost):
+        await lease.run("true")
+    wait_for_end(*left)
+    assert await lease.destroy() == "destroyed"
+    assert not lease.path.exists()
+
+
+async def test_a_killed_init_is_replaced_at_the_next_attach(lease: Lease, state_dir: Path) -> None:
+    word = unique_sleep()
+    await lease.sh(f"echo kept > file; sleep {word} >/dev/null 2>&1 &")
+    left, init = running(word), lease.init
+    os.kill(init, signal.SIGKILL)
+    wait_for_end(init)
+    async with other_host(state_dir) as other:
+        there = Lease(other, state_dir, lease.id)
+        answer = await there.attach()
+        assert (answer.state, answer.processes_lost) == ("attached", True)
+        wait_for_end(*left)
+        assert (await there.sh("cat file")).stdout.data == b"kept\n"
+        assert there.init != init
+        assert (await there.attach()).processes_lost is False
+        await there.destroy()
+
+
+async def test_after_a_reboot_the_files_are_there_and_the_processes_lost(
+    lease: Lease, state_dir: Path, strangers: Strangers
+) -> None:
+    """The init's number may be anybody's by then."""
+    os.kill(lease.init, signal.SIGKILL)
+    wait_for_end(lease.init)
+    stranger = strangers(lease.id)
+    identity = {"pid": stranger.pid, "startTicks": start_ticks(stranger.pid), "bootId": "of-another-boot"}
+    (lease.path / "init.json").write_text(json.dumps(identity))
+    async with other_host(state_dir) as other:
+        answer = await Lease(other, state_dir, lease.id).attach()
+        assert (answer.state, answer.processes_lost) == ("attached", True)
+        await Lease(other, state_dir, lease.id).destroy()
+    assert stranger.poll() is None
+
+
+@pytest.mark.parametrize("right_start", [True, False])
+async def test_a_stale_record_never_costs_a_stranger_its_life(
+    lease: Lease, strangers: Strangers, *, right_start: bool
+) -> None:
+    """A number that was used again is told by its start time; that could be equal, but not the token."""
+    os.kill(lease.init, signal.SIGKILL)
+    wait_for_end(lease.init)
+    stranger = strangers(lease.id)
+    ticks = start_ticks(stranger.pid) if right_start else 1
+    identity = {"pid": stranger.pid, "startTicks": ticks, "bootId": boot_id()}
+    (lease.path / "init.json").write_text(json.dumps(identity))
+    assert await lease.destroy() == "destroyed"
+    assert stranger.poll() is None
+
+
+# ---------------------------------------------------------------- attach and list
+
+
+async def test_a_new_worker_finds_files_and_what_ran_in_the_background(state_dir: Path) -> None:
+    word = unique_sleep()
+    async with other_host(state_dir) as first:
+        lease = await Lease.acquire(first, state_dir)
+        await lease.sh(f"echo kept > file; sleep {word} >/dev/null 2>&1 &")
+        await lease.spawn("p", "true")
+        await lease.wait("p").result()
+    async with other_host(state_dir) as second:
+        there = Lease(second, state_dir, lease.id)
+        answer = await there.attach()
+        assert (answer.state, answer.processes_lost) == ("attached", False)
+        assert answer.lease is not None
+        assert answer.lease.expires_at_ms == json.loads((lease.path / "record.json").read_text())["expires_at_ms"]
+        assert (await there.sh("cat file")).stdout.data == b"kept\n"
+        assert len(running(word)) == 1
+        with pytest.raises(errors.ProcessNotFound):
+            await there.wait("p").result()
+        assert await there.destroy() == "destroyed"
+    assert running(word) == []
+
+
+async def test_commands_of_a_worker_that_vanished_are_ended_and_counted_as_lost(state_dir: Path) -> None:
+    word = unique_sleep()
+    async with other_host(state_dir) as first:
+        lease = await Lease.acquire(first, state_dir)
+        await lease.spawn("p", "sh", "-c", f"setsid sleep {word} & sleep {word}")
+        until(lambda: len(running(word)) == 2, "both run")
+        left = running(word)
+        assert await first.end_input() == 0
+    wait_for_end(*left)
+    async with other_host(state_dir) as second:
+        there = Lease(second, state_dir, lease.id)
+        assert (await there.attach()).processes_lost
+        assert await there.destroy() == "destroyed"
+
+
+async def test_attach_says_gone_of_what_is_gone_and_only_of_that(lease: Lease, state_dir: Path) -> None:
+    await lease.destroy()
+    assert (await lease.attach()).state == "gone"
+    async with other_host(state_dir) as other:
+        assert (await Lease(other, state_dir, lease.id).attach()).state == "gone"
+
+
+async def test_attach_of_a_create_that_was_cut_removes_what_is_left(host: HostInMemory, state_dir: Path) -> None:
+    lease = Lease(host, state_dir, new_id())
+    (lease.path / "sandbox").mkdir(parents=True)
+    assert (await lease.attach()).state == "gone"
+    assert not lease.path.exists()
+
+
+async def test_an_init_that_does_not_answer_makes_the_sandbox_unreachable_and_not_gone(
+    lease: Lease, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandport_provider_local.channel.HELLO_S", 0.3)
+    monkeypatch.setattr("sandport_provider_local.sandbox.ANNOUNCE_S", 0.3)
+    init = lease.init
+    os.kill(init, signal.SIGSTOP)
+    async with other_host(state_dir) as other:
+        assert (await Lease(other, state_dir, lease.id).attach()).state == "unreachable"
+        os.kill(init, signal.SIGCONT)
+        assert (await Lease(other, state_dir, lease.id).attach()).state == "attached"
+
+
+async def test_a_handle_of_another_sandbox_is_refused(lease: Lease) -> None:
+    lease.handle = f"local/1/{new_id()}"
+    with pytest.raises(errors.InvalidParams):
+        await lease.attach()
+
+
+async def test_the_list_is_what_is_in_the_folder(lease: Lease, state_dir: Path) -> None:
+    """agent-sandbox#467, inspect_k8s: a listing showed what belongs to others."""
+    half = state_dir / new_id()
+    half.mkdir()
+    (state_dir / "something-else").mkdir()
+    async with other_host(state_dir, store_id="another-store") as other:
+        foreign = await Lease.acquire(other, state_dir)
+        listed: types.ListLeasesResult = await lease.host.call("listLeases", types.ListLeasesParams())
+        assert {entry.sandbox_id for entry in listed.leases} == {lease.id, half.name}
+        one = await lease.host.call("listLeases", types.ListLeasesParams(sandbox_id=lease.id))
+        assert [(e.sandbox_id, e.handle) for e in one.leases] == [(lease.id, f"local/1/{lease.id}")]
+        none = await lease.host.call("listLeases", types.ListLeasesParams(sandbox_id=new_id()))
+        assert none.leases == ()
+        await foreign.destroy()
+    assert (await Lease(lease.host, state_dir, half.name).destroy()) == "destroyed"
+    (state_dir / "something-else").rmdir()
+
+
+async def test_a_long_list_comes_in_pages(host: HostInMemory, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandport_provider_local.provider.PAGE", 10)
+    made = sorted(new_id() for _ in range(30))
+    for name in made:
+        (state_dir / name).mkdir()
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page: types.ListLeasesResult = await host.call("listLeases", types.ListLeasesParams(cursor=cursor))
+        assert len(page.leases) <= 10
+        seen += [entry.sandbox_id for entry in page.leases]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert seen == made
+    for name in made:
+        (state_dir / name).rmdir()
+
+
+async def test_a_probe_creates_nothing(host: HostInMemory, state_dir: Path) -> None:
+    probed: types.ProbeResult = await host.call("probe", types.ProbeParams())
+    assert [check.name for check in probed.checks if not check.ok] == []
+    assert entries(state_dir) == []
+
+
+# ---------------------------------------------------------------- expiry and orphans
+
+
+async def test_a_lease_that_expires_ends_everything_and_removes_its_files(host: HostInMemory, state_dir: Path) -> None:
+    """verifiers#1520, AutoGPT#12774: sandboxes were left after a crash."""
+    lease = await Lease.acquire(host, state_dir, ttl_ms=1_000)
+    word = unique_sleep()
+    request = lease.start("sh", "-c", f"setsid sleep {word} & sleep {word}")
+    init = lease.init
+    with pytest.raises(errors.SandboxLost):
+        await request.result()
+    wait_for_end(init)
+    assert (lease.path.exists(), running(word)) == (False, [])
+    with pytest.raises(errors.LeaseNotFound):
+        await lease.run("true")
+    assert (await lease.attach()).state == "gone"
+
+
+async def test_an_expired_lease_without_its_init_is_removed_at_the_attach(host: HostInMemory, state_dir: Path) -> None:
+    lease = await Lease.acquire(host, state_dir)
+    os.kill(lease.init, signal.SIGKILL)
+    wait_for_end(lease.init)
+    record = json.loads((lease.path / "record.json").read_text())
+    (lease.path / "record.json").write_text(json.dumps(record | {"expires_at_ms": 1}))
+    assert (await lease.attach()).state == "gone"
+    assert not lease.path.exists()
+
+
+async def test_a_sandbox_without_a_worker_ends_after_one_grace(state_dir: Path) -> None:
+    word = unique_sleep()
+    async with other_host(state_dir, grace_ms=200) as host:
+        lease = await Lease.acquire(host, state_dir)
+        await lease.sh(f"setsid -f sleep {word} >/dev/null 2>&1")
+        init = lease.init
+        assert state_of(init) not in "ZX"
+    wait_for_end(init)
+    assert (lease.path.exists(), running(word)) == (False, [])
+
+
+async def test_the_grace_is_that_of_the_last_worker(state_dir: Path) -> None:
+    async with other_host(state_dir, grace_ms=60_000) as first:
+        lease = await Lease.acquire(first, state_dir)
+    async with other_host(state_dir, grace_ms=100) as second:
+        assert (await Lease(second, state_dir, lease.id).attach()).state == "attached"
+        init = lease.init
+    wait_for_end(init)
+    assert not lease.path.exists()
+
+
+async def test_sigterm_ends_the_init_in_order(host: HostInMemory, state_dir: Path) -> None:
+    lease = await Lease.acquire(host, state_dir)
+    word = unique_sleep()
+    await lease.sh(f"setsid -f sleep {word} >/dev/null 2>&1")
+    init = lease.init
+    os.kill(init, signal.SIGTERM)
+    wait_for_end(init)
+    assert (lease.path.exists(), running(word)) == (False, [])
+    with pytest.raises(errors.LeaseNotFound):
+        await lease.run("true")
