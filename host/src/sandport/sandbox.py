@@ -464,13 +464,13 @@ class Sandbox:
         """
         if self._ended is not None:
             return True
-        if self._destroying is None:
-            self._destroying = asyncio.ensure_future(self._destroy())
+        # One at a time: a second caller waits for the same end.
+        destroying = self._destroying = self._destroying or asyncio.ensure_future(self._destroy())
         grace_s = self._timing.close_grace_s
-        if not await finished_within(self._destroying, grace_s):
+        if not await finished_within(destroying, grace_s):
             self._log("error", f"the end of the sandbox is not confirmed after {grace_s:g} s, and still waited for")
             return False
-        return self._destroying.result()
+        return destroying.result()
 
     async def _destroy(self) -> bool:
         failure: SandportError | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -50,6 +51,7 @@ from sandport_protocol.v1 import (
     StreamName,
 )
 
+from .deadlines import Deadlines
 from .report import CrashReport
 from .slots import Slots
 from .stderr import Level
@@ -79,7 +81,10 @@ class OpenCall(Struct, gc=False):
     future: asyncio.Future[Raw]
     sink: OutputSink | None = None
     on_progress: Callable[[ProgressParams], None] | None = None
+    due: float = math.inf
+    """The loop's time of its deadline; infinite where it has none, or has been cancelled."""
     timer: asyncio.TimerHandle | None = None
+    """After a cancel: the end of the grace, then of the patience with a worker that does not answer it."""
     slotted: bool = False
     """It holds one of the slots in flight, until the worker has answered."""
 
@@ -119,6 +124,7 @@ class WorkerClient(asyncio.Protocol):
         self._batch_bytes = 0
         self._calls: dict[int | str, OpenCall] = {}
         self._told: dict[int | str, OpenCall] = {}
+        self._deadlines = Deadlines(self._loop, self._end_overdue)
         self._slots = Slots(limits.in_flight)
         self._ping_is_due = False
         self._last_violation = ""
@@ -296,7 +302,8 @@ class WorkerClient(asyncio.Protocol):
         )
         self._calls[request_id] = call
         if deadline_s is not None:
-            call.timer = self._loop.call_later(deadline_s, self.cancel, call, "deadline")
+            call.due = self._loop.time() + deadline_s
+            self._deadlines.watch(call.due)
         if write is None:
             self._control(frame)
         else:
@@ -374,9 +381,18 @@ class WorkerClient(asyncio.Protocol):
             return
         self._control(frame)
         limits = self.connection.limits
-        if call.timer is not None:
-            call.timer.cancel()
+        call.due = math.inf
         call.timer = self._loop.call_later(limits.cancel_grace_ms / 1000, self._grace_is_over, call)
+
+    def _end_overdue(self, now: float) -> float:
+        """Cancel what is over its deadline; the earliest of the others."""
+        earliest = math.inf
+        for call in tuple(self._calls.values()):
+            if call.due <= now:
+                self.cancel(call, "deadline")
+            else:
+                earliest = min(earliest, call.due)
+        return earliest
 
     def _grace_is_over(self, call: OpenCall) -> None:
         for event in self.connection.tell(call.id):
@@ -570,6 +586,7 @@ class WorkerClient(asyncio.Protocol):
             if call.timer is not None:
                 call.timer.cancel()
         self._told.clear()
+        self._deadlines.stop()
         self._slots.close()
 
     def _gone(self, *, dispatched: bool) -> WorkerCrashed | WorkerWedged:

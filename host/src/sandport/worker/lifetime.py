@@ -238,8 +238,8 @@ class Worker:
         if not expected and self.phase not in ("starting", "importing"):
             self._log("error", report.summary(), crash=report.id)
         self.phase = "ended"
-        self.client.close(report, "it was stopped" if expected else "it crashed")
         self.ended.set_result(report)
+        self.client.close(report, "it was stopped" if expected else "it crashed")
 
     # -------------------------------------------------------------- stop
 

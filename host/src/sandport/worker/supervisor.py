@@ -23,6 +23,7 @@ from sandport_protocol.v1 import InitializeParams
 
 from .launch import WorkerCommand
 from .lifetime import Worker, running_worker
+from .report import CrashReport
 
 
 class Supervisor:
@@ -119,15 +120,20 @@ class Supervisor:
                 on_late=self._on_late,
             ) as worker:
                 self._current = worker
+                worker.ended.add_done_callback(self._count)
                 wanted, self._wanted = self._wanted, None
                 if wanted is not None and not wanted.done():
                     wanted.set_result(worker)
                 await asyncio.shield(worker.ended)
-                self._crashes.append(time.monotonic())
         except WorkerStartFailed as error:
             self._fail(error)
         finally:
             self._current = None
+
+    def _count(self, ended: asyncio.Future[CrashReport]) -> None:
+        # Before any call is told of the crash: whoever asks for a worker then must find it counted.
+        if ended.result().phase != "stopping":
+            self._crashes.append(time.monotonic())
 
     def _fail(self, error: WorkerError) -> None:
         wanted, self._wanted = self._wanted, None
