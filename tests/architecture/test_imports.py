@@ -106,6 +106,11 @@ FORBIDDEN = [
     ("host/src/sandport/vendor.py", "def start() -> None:\n    import e2b"),
     ("providers/local/src/sandport_provider_local/up.py", "import sandport"),
     ("providers/local/src/sandport_provider_local/wire.py", "import sandport_protocol"),
+    ("tests/conformance/src/sandport_conformance/types.py", "import sandport_protocol"),
+    ("tests/conformance/src/sandport_conformance/worker.py", "import sandport_sdk"),
+    ("tests/conformance/src/sandport_conformance/host.py", "def start() -> None:\n    import sandport"),
+    ("tests/conformance/src/sandport_conformance/codec.py", "import msgspec"),
+    ("sdk/src/sandport_sdk/judged.py", "import sandport_conformance"),
 ]
 
 

@@ -1,0 +1,305 @@
+"""The workers of a run: starts them, keeps the shared one, and settles what they leave."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from . import __version__, schema
+from .facts import Facts
+from .masking import Masker
+from .outcomes import Failed, NotStarted, Untestable
+from .processes import TOKEN_VARIABLE
+from .sandbox import Sandbox
+from .schema import Json
+from .session import PROTOCOL_VERSION, Session, show_error
+from .settings import Settings
+from .times import Times
+from .worker import WorkerProcess
+
+if TYPE_CHECKING:
+    from .lab import Lab
+
+_T = TypeVar("_T")
+_BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
+_ID_CHARACTERS = 26
+_ORPHAN_GRACE_MS = 2_000
+_FIXTURE_CONDITIONS = ("ConfigInvalid", "AuthenticationFailed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    found: object
+    failure: Failed | Untestable | None
+    sessions: tuple[Session, ...]
+
+
+class Bench:
+    """Everything that a run has started and must end.
+
+    Args:
+        command: The worker command.
+        settings: What the author's file says.
+        times: The limits in force.
+        seed: Decides every choice of the run but the ids, which must never repeat.
+
+    Attributes:
+        facts: What the first hello declared; filled by `start`.
+    """
+
+    def __init__(self, command: Sequence[str], *, settings: Settings, times: Times, seed: int) -> None:
+        self.command = tuple(command)
+        self.settings = settings
+        self.times = times
+        self.seed = seed
+        self.masker = Masker(settings.secrets.values())
+        self.facts = Facts()
+        self.store_id = f"conformance-{secrets.token_hex(8)}"
+        self.notes: list[str] = []
+        """What happened beside the checks, for the report."""
+        self.record_sessions: list[Session] = []
+        """Every session of the run, those that ended included."""
+        self._state_dir = Path(tempfile.mkdtemp(prefix="sandport-conformance-"))
+        self._prefix = settings.name_prefix + _letters(10)
+        self._ids: list[str] = []
+        self._shared: Session | None = None
+        self._shared_sandbox: Sandbox | None = None
+        self._told: dict[object, _Told] = {}
+        self._closed: list[Session] = []
+        self._left: list[str] = []
+        self._toured: set[bool] = set()
+
+    # -------------------------------------------------------------- workers
+
+    def start(self) -> None:
+        """Start the first worker and read what it declares.
+
+        Raises:
+            NotStarted: There is nothing to judge: it cannot be run, ended, or did not answer its hello.
+        """
+        session = self.spawn()
+        request_id = session.request("initialize", session.offered)
+        try:
+            answer = session.answer(request_id, timeout_s=self.times.start_s)
+        except Failed as failure:
+            self.close(session)
+            raise NotStarted(str(failure)) from failure
+        if "result" not in answer.body:
+            self.close(session)
+            raise NotStarted(f"the worker refuses the hello: {show_error(answer.body['error'])}")
+        self.facts = Facts.of(answer.body["result"], session.offered["limits"])
+        session.hello = answer.body["result"] if isinstance(answer.body["result"], dict) else {}
+        try:
+            session.initialized()
+        except Failed:
+            self.close(session)
+        else:
+            self._shared = session
+
+    def spawn(self, *, environ: Mapping[str, str] | None = None, wrapper: tuple[str, ...] = ()) -> Session:
+        """A worker that was started, and said nothing to.
+
+        Raises:
+            NotStarted: The program could not be run.
+        """
+        token = secrets.token_hex(16)
+        process = WorkerProcess(
+            (*wrapper, *self.command),
+            environ={**self.settings.environ, **(environ or {}), TOKEN_VARIABLE: token},
+            token=token,
+            masker=self.masker,
+        )
+        session = Session(process, times=self.times, hello_params=self.hello_params())
+        self.record_sessions.append(session)
+        return session
+
+    def hello_params(self) -> Json:
+        """The params of `initialize`, as of a host with default limits and a short orphan grace."""
+        return {
+            "protocolVersions": [PROTOCOL_VERSION],
+            "host": {"name": "sandport-conformance", "version": __version__},
+            "storeId": self.store_id,
+            "stateDir": str(self._state_dir),
+            "limits": {**schema.default_limits(), "orphanGraceMs": _ORPHAN_GRACE_MS},
+            "features": [],
+        }
+
+    def shared(self) -> Session:
+        """The worker that serves many checks; a new one where the last has ended."""
+        if self._shared is not None and (not self._shared.alive() or self._shared.process.out_ended):
+            self.drop_shared()
+        if self._shared is None:
+            session = self.spawn()
+            try:
+                session.greet()
+            except Failed:
+                self.close(session)
+                raise
+            self._shared = session
+        return self._shared
+
+    def drop_shared(self) -> None:
+        """End the shared worker; the next check that wants one gets a new one."""
+        if self._shared is not None:
+            self.close(self._shared)
+            self._shared = None
+
+    def close(self, session: Session) -> None:
+        """End a worker and everything that it started, by force in the end."""
+        if session in self._closed:
+            return
+        self._closed.append(session)
+        session.process.end(eof_s=self.times.moment_s * 10, term_s=self.times.moment_s * 10)
+        session.pump(lambda: True, 0)
+        for survivor in session.process.release(grace_s=_ORPHAN_GRACE_MS / 1000 + self.times.moment_s * 5):
+            self._left.append(f"process {survivor.pid} outlived its worker: {survivor.command}")
+
+    # -------------------------------------------------------------- sandboxes
+
+    def new_sandbox_id(self) -> str:
+        """An id of this run."""
+        minted = "sp" + (self._prefix + _letters(_ID_CHARACTERS))[:_ID_CHARACTERS]
+        self._ids.append(minted)
+        return minted
+
+    def acquire(self, session: Session, members: Mapping[str, object]) -> Sandbox:
+        """A new sandbox; see `Lab.new_sandbox`."""
+        params: Json = {
+            "sandboxId": self.new_sandbox_id(),
+            "ttlMs": 3_600_000,
+            **self.settings.with_config,
+            **members,
+        }
+        request_id = session.request("acquireLease", params)
+        answer = session.answer(request_id)
+        if "error" in answer.body:
+            error = answer.body["error"]
+            code = error.get("code") if isinstance(error, dict) else None
+            if code in [schema.error_code(condition) for condition in _FIXTURE_CONDITIONS]:
+                raise Untestable(f"the author's file gives no config that works: {show_error(error)}")
+            raise Failed(f"acquireLease was refused: {show_error(error)}")
+        return Sandbox(session, str(params["sandboxId"]), session.result_of(request_id))
+
+    def shared_sandbox(self, session: Session) -> Sandbox:
+        """The sandbox that serves many checks, in this session."""
+        known = self._shared_sandbox
+        if known is not None and known.session is not session:
+            attached = self.attach(session, known)
+            known = self._shared_sandbox = attached
+        if known is None:
+            known = self._shared_sandbox = self.acquire(session, {})
+        return known
+
+    def attach(self, session: Session, sandbox: Sandbox) -> Sandbox | None:
+        """A sandbox opened in another worker; None where it is no longer there."""
+        params = {"sandboxId": sandbox.id, "handle": sandbox.handle, **self.settings.with_config}
+        answer = session.call("attachLease", params)
+        if answer.get("state") != "attached":
+            return None
+        return Sandbox(session, sandbox.id, answer.get("lease") or sandbox.lease)
+
+    def give_back(self, sandbox: Sandbox) -> None:
+        """Destroy a sandbox, in another worker where its own has ended."""
+        if not sandbox.session.alive() or sandbox.session.process.out_ended:
+            attached = self.attach(self.shared(), sandbox)
+            if attached is None:
+                return
+            sandbox = attached
+        sandbox.destroy()
+
+    # -------------------------------------------------------------- evidence
+
+    def once(self, lab: Lab, scenario: Callable[[Lab], _T]) -> _T:
+        """What a scenario found; see `Lab.once`."""
+        if scenario not in self._told:
+            used, lab.used = lab.used, []
+            found, failure = None, None
+            try:
+                found = scenario(lab)
+            except (Failed, Untestable) as caught:
+                failure = caught
+            self._told[scenario] = _Told(found, failure, tuple(lab.used))
+            lab.used = used
+        told = self._told[scenario]
+        lab.used.extend(session for session in told.sessions if session not in lab.used)
+        if told.failure is not None:
+            raise told.failure
+        return cast(_T, told.found)  # the scenario is the key, so it is what this scenario returned
+
+    def record(self, lab: Lab, *, sandbox: bool) -> tuple[Session, ...]:
+        """Every session so far, once a standard tour is among them."""
+        if sandbox not in self._toured:
+            from .tour import tour
+
+            self.drop_shared()
+            self._toured |= {sandbox, False}
+            self.note_failure("the tour", lambda: tour(lab, sandbox=sandbox))
+        return tuple(self.record_sessions)
+
+    def note_failure(self, what: str, action: Callable[[], object]) -> None:
+        """Do something beside the checks; what the worker fails at is only written down."""
+        try:
+            action()
+        except (Failed, Untestable, NotStarted) as failure:
+            self.note(f"{what}: {failure}")
+
+    def note(self, text: str) -> None:
+        """Write down what happened beside the checks."""
+        self.notes.append(self.masker.text(text))
+
+    # -------------------------------------------------------------- the end
+
+    def finish(self) -> list[str]:
+        """End every worker and destroy every sandbox of the run.
+
+        Returns:
+            What should not have been there any more: sandboxes that the provider still listed, and processes.
+        """
+        left: list[str] = []
+        try:
+            self.note_failure("the shared sandbox", self._give_back_shared)
+            if self._ids:
+                try:
+                    left += self._sandboxes_left()
+                except (Failed, NotStarted) as failure:
+                    left.append(f"what is left could not be listed: {failure}")
+        finally:
+            self._shared = None
+            for session in self.record_sessions:
+                self.close(session)
+            shutil.rmtree(self._state_dir, ignore_errors=True)
+        return [self.masker.text(text) for text in left + self._left]
+
+    def _give_back_shared(self) -> None:
+        sandbox, self._shared_sandbox = self._shared_sandbox, None
+        if sandbox is not None:
+            self.give_back(sandbox)
+
+    def _sandboxes_left(self) -> list[str]:
+        session = self.shared()
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = session.call("listLeases", {**self.settings.with_config, **({"cursor": cursor} if cursor else {})})
+            for lease in page.get("leases", []):
+                if lease["sandboxId"] in self._ids:
+                    found.append(f"sandbox {lease['sandboxId']} ({lease['handle']}) was still listed after the run")
+                    known = Sandbox(session, lease["sandboxId"], {"handle": lease["handle"]})
+                    with contextlib.suppress(Failed):  # it is reported either way
+                        attached = self.attach(session, known)
+                        if attached is not None:
+                            attached.destroy()
+            cursor = page.get("nextCursor")
+            if not cursor:
+                return found
+
+
+def _letters(count: int) -> str:
+    """Random characters of a sandbox id."""
+    return "".join(secrets.choice(_BASE32) for _ in range(count))

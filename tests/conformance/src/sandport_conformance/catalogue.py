@@ -1,0 +1,71 @@
+"""All checks, in the order in which they run."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable
+
+from . import checks
+from .declaration import CHECKS, LEVELS, Check, Uses
+from .outcomes import Misuse
+
+DEFAULT_LEVEL = "L3"
+
+
+def every_check() -> tuple[Check, ...]:
+    """Every check of the kit.
+
+    By level; within one the checks of the shared process come first, so that one start serves as many as possible.
+    Those that only read what passed come at the very end. The rest of the order is that of the ids.
+    """
+    for module in pkgutil.iter_modules(checks.__path__, checks.__name__ + "."):
+        importlib.import_module(module.name)
+    order = {Uses.SHARED: 0, Uses.OWN: 1, Uses.RECORD: 2}
+    return tuple(
+        sorted(CHECKS.values(), key=lambda c: (c.uses is Uses.RECORD, c.level, order[c.uses], natural(c.id))),
+    )
+
+
+def select(*, level: str = DEFAULT_LEVEL, only: Iterable[str] = ()) -> tuple[Check, ...]:
+    """The checks of a run.
+
+    Args:
+        level: The highest level; every one below is included.
+        only: Ids of checks, or of requirements with all their checks; then `level` does not matter.
+
+    Raises:
+        Misuse: There is no such level or check.
+    """
+    if level not in LEVELS:
+        raise Misuse(f"there is no level {level!r}; the levels are {', '.join(LEVELS)}")
+    wanted = tuple(only)
+    everything = every_check()
+    if not wanted:
+        return tuple(check for check in everything if check.level <= level)
+    for name in wanted:
+        find(name)
+    return tuple(check for check in everything if check.id in wanted or check.requirement.id in wanted)
+
+
+def find(name: str) -> tuple[Check, ...]:
+    """The checks of an id, which may also be a requirement's.
+
+    Raises:
+        Misuse: There is none; the message names the nearest.
+    """
+    found = tuple(check for check in every_check() if name in (check.id, check.requirement.id))
+    if not found:
+        import difflib
+
+        near = difflib.get_close_matches(name, [check.id for check in every_check()], n=3, cutoff=0.5)
+        hint = f"; did you mean {', '.join(near)}?" if near else "; `sandport-conformance list` shows them all"
+        raise Misuse(f"there is no check {name!r}{hint}")
+    return found
+
+
+def natural(name: str) -> tuple[tuple[int, int | str], ...]:
+    """A key that sorts FRAME-10 after FRAME-9."""
+    import re
+
+    return tuple((0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part)

@@ -1,0 +1,184 @@
+"""The command `sandport-conformance`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .outcomes import Misuse
+
+if TYPE_CHECKING:
+    from .report import Report
+
+_EPILOG = """exit codes:
+  0  conformant
+  1  not conformant
+  2  wrong usage, or an author's file that cannot be used
+  3  the worker could not be started
+  4  a fault of the kit itself
+
+examples:
+  sandport-conformance run -- python worker.py
+  sandport-conformance run --level L1 --html report.html -- ./worker --verbose
+  sandport-conformance explain FRAME-6
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: Those of the command line; the process's own where None.
+
+    Returns:
+        The exit code.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["matrix"]:
+        from . import matrix
+
+        return matrix.main(given[1:])
+    chosen, command = _parse(_parser(), given)
+    try:
+        return int(chosen.perform(chosen, command))
+    except Misuse as error:
+        sys.stderr.write(f"sandport-conformance: {error}\n")
+        return 2
+    except BrokenPipeError:
+        return 1  # whoever read our output had enough
+    except KeyboardInterrupt:
+        sys.stderr.write("sandport-conformance: interrupted\n")
+        return 130
+
+
+def _parse(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    # What stands after `--` is the worker's, whatever it looks like.
+    own, command = arguments, []
+    if "--" in arguments:
+        cut = arguments.index("--")
+        own, command = arguments[:cut], arguments[cut + 1 :]
+    chosen = parser.parse_args(own)
+    if command and not chosen.takes_command:
+        parser.error("only `run` and `host` take a command after `--`")
+    return chosen, command
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sandport-conformance",
+        description="Judges a Sandport worker, in any language, over real pipes.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(takes_command=False)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    run = commands.add_parser(
+        "run",
+        help="judge a worker command",
+        usage="sandport-conformance run [OPTION...] -- WORKER COMMAND",
+        description="Starts the command as a host would, and judges what it does.",
+    )
+    run.set_defaults(perform=_run, takes_command=True)
+    run.add_argument("--config", type=Path, metavar="FILE", help="the author's file (TOML)")
+    run.add_argument("--level", default="L3", metavar="LEVEL", help="judge up to this level, L0 to L6 (default: L3)")
+    run.add_argument("--only", action="extend", nargs="+", default=[], metavar="ID", help="judge only these checks")
+    run.add_argument("--seed", type=int, metavar="N", help="repeat the choices of an earlier run")
+    run.add_argument("--scale", type=float, metavar="X", help="multiply every time limit, over the author's file")
+    run.add_argument("--json", type=Path, metavar="OUT", help="write the report as JSON")
+    run.add_argument("--junit", type=Path, metavar="OUT", help="write the report as JUnit XML")
+    run.add_argument("--html", type=Path, metavar="OUT", help="write the report as one page")
+    run.add_argument("--quiet", action="store_true", help="print what fails and the last line, nothing else")
+
+    listing = commands.add_parser("list", help="list the checks", description="Lists the checks in running order.")
+    listing.set_defaults(perform=_list)
+    listing.add_argument("--level", default="L6", metavar="LEVEL", help="up to this level (default: L6)")
+
+    explain = commands.add_parser("explain", help="tell all about a check", description="Tells all about a check.")
+    explain.set_defaults(perform=_explain)
+    explain.add_argument("id", metavar="ID", help="a check or a requirement")
+
+    diff = commands.add_parser(
+        "diff", help="compare two reports", description="Compares two JSON reports; 1 where the second is worse."
+    )
+    diff.set_defaults(perform=_diff)
+    diff.add_argument("before", type=Path, metavar="A.json")
+    diff.add_argument("after", type=Path, metavar="B.json")
+
+    commands.add_parser("matrix", help="prove the kit on workers that are broken on purpose", add_help=False)
+    return parser
+
+
+def _run(chosen: argparse.Namespace, command: list[str]) -> int:
+    import os
+    from dataclasses import replace
+
+    from .command_line import resolve
+    from .progress import Progress
+    from .run import judge
+    from .settings import load
+
+    settings = load(chosen.config, os.environ)
+    if chosen.scale is not None:
+        if not chosen.scale > 0:
+            raise Misuse("--scale must be above 0")
+        settings = replace(settings, scale=chosen.scale)
+    targets = {"json": chosen.json, "junit": chosen.junit, "html": chosen.html}
+    for path in filter(None, targets.values()):
+        if not path.parent.is_dir():
+            raise Misuse(f"{path}: there is no directory {path.parent}")
+    progress = Progress(sys.stdout, quiet=chosen.quiet)
+    report = judge(
+        resolve(command),
+        settings=settings,
+        level=chosen.level,
+        only=chosen.only,
+        seed=chosen.seed,
+        on_result=progress.result,
+    )
+    progress.end(report)
+    _write(report, targets)
+    return report.exit_code
+
+
+def _write(report: Report, targets: dict[str, Path | None]) -> None:
+    if targets["json"]:
+        from .report_json import to_json
+
+        targets["json"].write_text(to_json(report), encoding="utf-8")
+    if targets["junit"]:
+        from .report_junit import to_junit
+
+        targets["junit"].write_text(to_junit(report), encoding="utf-8")
+    if targets["html"]:
+        from .report_html import to_html
+
+        targets["html"].write_text(to_html(report), encoding="utf-8")
+
+
+def _list(chosen: argparse.Namespace, command: list[str]) -> int:
+    from .catalogue import select
+
+    checks = select(level=chosen.level)
+    width = max((len(check.id) for check in checks), default=0)
+    for check in checks:
+        sys.stdout.write(f"{check.level}  {check.severity:6}  {check.id:{width}}  {check.title}\n")
+    return 0
+
+
+def _explain(chosen: argparse.Namespace, command: list[str]) -> int:
+    from .explanation import explain
+
+    sys.stdout.write(explain(chosen.id))
+    return 0
+
+
+def _diff(chosen: argparse.Namespace, command: list[str]) -> int:
+    from .comparison import compare
+
+    comparison = compare(chosen.before, chosen.after)
+    sys.stdout.write(comparison.text)
+    return 1 if comparison.worse else 0

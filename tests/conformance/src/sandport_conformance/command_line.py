@@ -1,0 +1,33 @@
+"""The worker command, from how a person types it to how it is started in `/`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from .outcomes import Misuse
+
+
+def resolve(command: Sequence[str]) -> tuple[str, ...]:
+    """The command with every file that it names made absolute: workers are started in `/`.
+
+    `python worker.py` means the file in the current directory, also when the worker does not run there. Only arguments
+    that are the path of something that exists here are touched.
+
+    Raises:
+        Misuse: There is no command, or no such program.
+    """
+    if not command:
+        raise Misuse("there is no worker command; it comes after `--`")
+    program = shutil.which(command[0])
+    if program is None:
+        raise Misuse(f"there is no program {command[0]!r}")
+    return (str(Path(program).absolute()), *(_absolute(argument) for argument in command[1:]))
+
+
+def _absolute(argument: str) -> str:
+    path = Path(argument)
+    if argument in ("", ".", "..") or argument.startswith("-") or path.is_absolute() or not path.is_file():
+        return argument
+    return str(path.absolute())

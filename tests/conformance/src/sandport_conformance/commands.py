@@ -1,0 +1,80 @@
+"""What the checks run in a sandbox: argument lists with blanks, for POSIX unless the author says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .outcomes import Untestable
+
+
+def _sh(script: str, *blanks: str) -> tuple[str, ...]:
+    """A script for `sh`, whose arguments are the blanks: no value is ever part of the script."""
+    return ("sh", "-c", script, "sh", *blanks)
+
+
+DEFAULT_COMMANDS: dict[str, tuple[str, ...] | None] = {
+    # Writes the text to stdout, and nothing else.
+    "print": _sh('printf %s "$1"', "{text}"),
+    # Writes the text to stderr, and nothing else.
+    "complain": _sh('printf %s "$1" >&2', "{text}"),
+    # Ends with an exit code.
+    "exit": _sh('exit "$1"', "{code}"),
+    # Does nothing for so long.
+    "sleep": ("sleep", "{seconds}"),
+    # Copies stdin to stdout until it ends.
+    "copy": ("cat",),
+    # Writes so many bytes to stdout, as fast as it can.
+    "flood": _sh('yes 0123456789 | head -c "$1"', "{bytes}"),
+    # Writes the text, then does nothing for so long.
+    "print_then_sleep": _sh('printf %s "$1"; sleep "$2"', "{text}", "{seconds}"),
+    # Ends itself with a signal.
+    "die": _sh('kill -"$1" $$', "{signal}"),
+    # Ignores SIGTERM, says so with the text, and does nothing for so long.
+    "ignore_term": _sh(
+        'trap "" TERM; printf %s "$1"; n="$2"; while [ "$n" -gt 0 ]; do sleep 1; n=$((n - 1)); done',
+        "{text}",
+        "{seconds}",
+    ),
+    # Ends at once and leaves a child that holds stdout and stderr for so long; the text is written before.
+    "leave_child": _sh('sleep "$2" & printf %s "$1"', "{text}", "{seconds}"),
+    # Writes the value of a variable, or nothing.
+    "variable": _sh('eval "printf %s \\"\\${$1-}\\""', "{name}"),
+    # Writes the working directory.
+    "directory": _sh("pwd -P"),
+    # Writes the text into a file of the working directory.
+    "write_file": _sh('printf %s "$2" >"$1"', "{name}", "{text}"),
+    # Copies a file of the working directory to stdout; fails where it does not exist.
+    "read_file": ("cat", "{name}"),
+}
+"""Each snippet; None where it cannot be done."""
+
+
+class Commands:
+    """The snippets in force.
+
+    Args:
+        table: An argument list for each name; `{blank}` stands for a value.
+    """
+
+    def __init__(self, table: Mapping[str, tuple[str, ...] | None]) -> None:
+        self._table = dict(table)
+
+    def has(self, name: str) -> bool:
+        """Whether the author left it possible."""
+        return self._table[name] is not None
+
+    def argv(self, name: str, **blanks: object) -> list[str]:
+        """The argument list of a snippet, with its blanks filled in.
+
+        Raises:
+            Untestable: The author says that this cannot be done in this provider's sandboxes.
+        """
+        template = self._table[name]
+        if template is None:
+            raise Untestable(f"commands.{name} is false in the author's file")
+        filled = []
+        for argument in template:
+            for blank, value in blanks.items():
+                argument = argument.replace("{" + blank + "}", str(value))  # noqa: PLW2901 - one blank after another
+            filled.append(argument)
+        return filled

@@ -1,0 +1,189 @@
+"""Proves the kit: runs its checks against workers that are broken on purpose, and writes the table.
+
+Each mutant names the checks that must catch it; each check must catch a mutant. By default a mutant meets only the
+checks that it names, and the healthy worker meets all of them; `full` lets every mutant meet every check of its level,
+which shows what else it breaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from .catalogue import DEFAULT_LEVEL, find, select
+from .declaration import Check
+from .mutants import HEALTHY, Mutant, command_of, every_mutant
+from .outcomes import Outcome
+from .report import Report
+from .run import judge
+from .times import Times, measure
+
+_AT_ONCE = 2
+_SEED = 1
+_SHORT = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What became of one mutant.
+
+    Attributes:
+        met: Ids of the checks that were run on it.
+        killed_by: Ids of the checks that failed, each with its reason.
+        wanted: Ids of the checks that had to fail.
+    """
+
+    mutant: Mutant
+    met: tuple[str, ...]
+    killed_by: dict[str, str]
+    wanted: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """Checks against mutants.
+
+    Attributes:
+        checks: The checks that had to kill something.
+        healthy: The healthy worker's report.
+        rows: One for each mutant.
+    """
+
+    checks: tuple[Check, ...]
+    healthy: Report
+    rows: tuple[Row, ...]
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with the kit; empty when it proves itself."""
+        found = [
+            f"the healthy worker does not pass {result.id}: {result.reason}"
+            for result in self.healthy.results
+            if result.outcome is not Outcome.PASS
+        ]
+        found += [f"after the healthy worker: {text}" for text in self.healthy.left]
+        found += [f"a fault of the kit in {fault.check}: {fault.traceback}" for fault in self.healthy.faults]
+        if self.healthy.not_started:
+            found.append(f"the healthy worker: {self.healthy.not_started}")
+        for row in self.rows:
+            found += [f"{row.mutant.name}: {problem}" for problem in row.problems]
+            found += [f"{row.mutant.name} lives through {name}" for name in row.wanted if name not in row.killed_by]
+        killing = {name for row in self.rows for name in row.killed_by}
+        found += [f"{check.id} kills no mutant" for check in self.checks if check.id not in killing]
+        return found
+
+    def table(self) -> str:
+        """The table, as Markdown."""
+        lines = [
+            "# What each check catches",
+            "",
+            "Written by `sandport-conformance matrix --write`: which broken workers each check must catch.",
+            "A check that catches nothing, and a broken worker that nothing catches, fail the kit's tests.",
+            "",
+            "| check | requirement | caught |",
+            "|---|---|---|",
+        ]
+        for check in self.checks:
+            caught = [row.mutant for row in self.rows if check.id in row.wanted]
+            names = "<br>".join(f"`{mutant.name}` {mutant.sentence}" for mutant in caught)
+            lines.append(f"| {check.id} | {check.title} | {names} |")
+        mutants = len(self.rows)
+        lines += ["", f"{len(self.checks)} checks, {mutants} broken workers, all of them caught."]
+        return "\n".join(lines) + "\n"
+
+
+def run(*, level: str = DEFAULT_LEVEL, only: Iterable[str] = (), full: bool = False) -> Matrix:
+    """Run the checks against the mutants, two workers at a time.
+
+    Args:
+        level: The highest level of checks.
+        only: Ids of checks, or names of mutants; everything where empty.
+        full: Let every mutant meet every check up to its own level.
+    """
+    # A broken worker that falls silent is waited for in vain, so little time is given; a healthy one gets it all, and
+    # more, for two runs share the machine and what else it does may change while they last.
+    times = measure(2.0)
+    short = Times(factor=times.factor * _SHORT)
+    mutants = every_mutant()
+    checks = select(level=level)
+    names = tuple(only)
+    if names:
+        wanted = [mutant for mutant in mutants if mutant.name in names or mutant.name.partition(":")[2] in names]
+        chosen = [check for name in names if not _is_mutant(name, mutants) for check in find(name)]
+        by_check = [mutant for mutant in mutants if set(_wanted(mutant)) & {check.id for check in chosen}]
+        mutants = tuple(dict.fromkeys([*wanted, *by_check]))
+        checks = tuple(chosen)
+    ids = {check.id for check in checks}
+    mutants = tuple(mutant for mutant in mutants if names or set(_wanted(mutant)) & ids)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        healthy = pool.submit(judge, command_of(HEALTHY), only=[*ids] or _all_wanted(mutants), seed=_SEED, times=times)
+        rows = tuple(pool.map(lambda mutant: _meet(mutant, full=full, times=short), mutants))
+        return Matrix(checks=checks, healthy=healthy.result(), rows=rows)
+
+
+def _is_mutant(name: str, mutants: Sequence[Mutant]) -> bool:
+    return any(name in (mutant.name, mutant.name.partition(":")[2]) for mutant in mutants)
+
+
+def _all_wanted(mutants: Sequence[Mutant]) -> list[str]:
+    return sorted({name for mutant in mutants for name in _wanted(mutant)})
+
+
+def _wanted(mutant: Mutant) -> tuple[str, ...]:
+    return tuple(check.id for name in mutant.killed_by for check in find(name))
+
+
+def _meet(mutant: Mutant, *, full: bool, times: Times) -> Row:
+    wanted = _wanted(mutant)
+    met = wanted
+    if full:
+        level = max(check.level for name in mutant.killed_by for check in find(name))
+        met = tuple(check.id for check in select(level=level))
+    report = judge(mutant.command, only=met, seed=_SEED, times=times)
+    problems = [f"a fault of the kit in {fault.check}: {fault.traceback}" for fault in report.faults]
+    if report.not_started:
+        problems.append(f"it could not be started: {report.not_started}")
+    return Row(
+        mutant=mutant,
+        met=met,
+        killed_by={result.id: result.reason for result in report.results if result.outcome is Outcome.FAIL},
+        wanted=wanted,
+        problems=tuple(problems),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; see `--help`. 0 when the kit proves itself, 1 when it does not, or the written table is old."""
+    parser = argparse.ArgumentParser(
+        prog="sandport-conformance matrix",
+        description="Run the checks against broken workers: each worker must be caught, each check must catch one.",
+    )
+    parser.add_argument("only", nargs="*", metavar="NAME", help="a check, a requirement or a mutant (default: all)")
+    parser.add_argument("--level", default=DEFAULT_LEVEL, help="the highest level of checks (default: %(default)s)")
+    parser.add_argument("--full", action="store_true", help="let every mutant meet every check of its level")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table")
+    parser.add_argument("--check", type=Path, metavar="FILE", help="compare the table with the written one")
+    chosen = parser.parse_args(arguments)
+    matrix = run(level=chosen.level, only=chosen.only, full=chosen.full)
+    problems = matrix.problems
+    for row in matrix.rows:
+        for name, reason in row.killed_by.items():
+            also = "" if name in row.wanted else "  (not asked for)"
+            sys.stdout.write(f"{row.mutant.name}\n    {name}{also}: {reason[:200]}\n")
+    if chosen.write and not problems:
+        chosen.write.write_text(matrix.table(), encoding="utf-8")
+    if chosen.check and chosen.check.read_text(encoding="utf-8") != matrix.table():
+        problems.append(f"{chosen.check} is old: run with --write {chosen.check}")
+    sys.stdout.write(f"{len(matrix.rows)} mutants, {len(matrix.checks)} checks, {len(problems)} problems\n")
+    for problem in problems:
+        sys.stderr.write(f"{problem}\n")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

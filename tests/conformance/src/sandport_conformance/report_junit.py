@@ -1,0 +1,73 @@
+"""The report as JUnit XML, for what collects test results."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+from .outcomes import Outcome
+from .report import Report, Result, Verdict
+
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def to_junit(report: Report) -> str:
+    """One test case for each check, and one for each thing that concerns the whole run."""
+    cases = [_case(result) for result in report.results]
+    if report.not_started:
+        cases.append(_bad("run", "start", "the worker could not be started", report.not_started, kind="error"))
+    cases += [_bad("run", "left behind", text, text) for text in report.left]
+    cases += [
+        _bad("run", fault.check, "a fault of the kit itself", fault.traceback, kind="error") for fault in report.faults
+    ]
+    suite = ET.Element(
+        "testsuite",
+        name=_clean(f"sandport-conformance {report.worker[0]}".strip()),
+        tests=str(len(cases)),
+        failures=str(sum(case.find("failure") is not None for case in cases)),
+        errors=str(sum(case.find("error") is not None for case in cases)),
+        skipped=str(sum(case.find("skipped") is not None for case in cases)),
+        time=f"{report.duration_s:.3f}",
+        timestamp=report.began_at.isoformat(timespec="seconds"),
+    )
+    properties = ET.SubElement(suite, "properties")
+    for name, value in (("summary", report.summary), ("seed", report.seed), ("kit", report.kit_version)):
+        ET.SubElement(properties, "property", name=name, value=_clean(str(value)))
+    suite.extend(cases)
+    ET.indent(suite)
+    return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _case(result: Result) -> ET.Element:
+    check = result.check
+    case = ET.Element("testcase", classname=check.level, name=check.id, time=f"{result.duration_s:.3f}")
+    if result.verdict is Verdict.BAD:
+        kind = result.outcome.value if result.outcome is not Outcome.PASS else "known failure that passes"
+        failure = ET.SubElement(case, "failure", message=_clean(result.reason), type=kind)
+        failure.text = _clean(_story(result))
+    elif result.outcome is Outcome.NOT_APPLICABLE:
+        ET.SubElement(case, "skipped", message=_clean(f"not applicable: {result.reason}"))
+    elif result.verdict is not Verdict.GOOD:
+        text = f"{result.verdict}: {result.reason}{' - ' + result.known if result.known else ''}"
+        ET.SubElement(case, "skipped", message=_clean(text))
+    return case
+
+
+def _story(result: Result) -> str:
+    lines = [result.reason, "", f"clause: {result.check.requirement.clause}", f"fix: {result.check.fix}"]
+    for evidence in result.evidence:
+        lines += ["", f"worker: {' '.join(evidence.command)}", f"ended: {evidence.exit_cause}"]
+        lines += [f"{e.at_s:9.4f} {e.direction:8} {e.text}" for e in evidence.transcript]
+        lines += ["stderr:", evidence.stderr]
+    return "\n".join(lines)
+
+
+def _bad(group: str, name: str, message: str, text: str, *, kind: str = "failure") -> ET.Element:
+    case = ET.Element("testcase", classname=group, name=_clean(name), time="0")
+    ET.SubElement(case, kind, message=_clean(message), type=kind).text = _clean(text)
+    return case
+
+
+def _clean(text: str) -> str:
+    """What XML cannot hold, spelled out."""
+    return _NOT_XML.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

@@ -1,0 +1,290 @@
+"""Runs checks against a worker command, one after the other, and makes the report."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import random
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from . import __version__
+from .bench import Bench
+from .catalogue import select
+from .declaration import Check, Uses
+from .lab import Lab
+from .outcomes import Failed, Misuse, NotApplicable, NotStarted, Outcome, Severity, Untestable
+from .report import Evidence, Fault, Report, Result, Verdict
+from .session import PROTOCOL_VERSION, Session
+from .settings import KnownFailure, Settings
+from .times import Times, measure
+
+_LARGEST_SEED = 1 << 31
+
+
+class Run:
+    """One judgement of one worker command; a context manager that leaves nothing running.
+
+    Args:
+        command: Program and arguments; started with `/` as its directory.
+        settings: What the author's file says.
+        checks: What to judge, in order.
+        level: For the report.
+        seed: Repeats an earlier run's choices; a random one where None.
+        times: Time limits that were measured already; measured now where None.
+
+    Raises:
+        Misuse: A known failure names a check that does not exist.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        settings: Settings,
+        checks: Sequence[Check],
+        level: str = "",
+        seed: int | None = None,
+        times: Times | None = None,
+    ) -> None:
+        if not command:
+            raise Misuse("there is no worker command; it comes after `--`")
+        self.checks = tuple(checks)
+        self.level = level
+        self.seed = random.randrange(_LARGEST_SEED) if seed is None else seed
+        self._began_at = datetime.datetime.now(datetime.UTC)
+        self._began = time.monotonic()
+        self._known = _known(settings.known_failures, self._began_at.date())
+        self._bench = Bench(command, settings=settings, times=times or measure(settings.scale), seed=self.seed)
+        self._results: list[Result] = []
+        self._faults: list[Fault] = []
+        self._left: list[str] = []
+        self._not_started = ""
+        self._finished = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.finish()
+
+    def start(self) -> None:
+        """Start the worker for the first time.
+
+        Raises:
+            NotStarted: There is nothing to judge.
+        """
+        try:
+            self._bench.start()
+        except NotStarted as error:
+            self._not_started = self._bench.masker.text(str(error))
+            raise
+
+    def judge(self, check: Check) -> Result | None:
+        """Run one check; None where the kit itself failed, which is in the report's `faults`."""
+        lab = Lab(self._bench, check)
+        began = time.monotonic()
+        outcome: Outcome | None = Outcome.PASS
+        reason = ""
+        try:
+            self._perform(lab, check)
+        except Failed as failure:
+            outcome, reason = Outcome.FAIL, str(failure)
+        except NotStarted as failure:
+            outcome, reason = Outcome.FAIL, f"the worker could not be started again: {failure}"
+        except NotApplicable as why:
+            outcome, reason = Outcome.NOT_APPLICABLE, str(why)
+        except Untestable as why:
+            outcome, reason = Outcome.UNTESTABLE, str(why)
+        except Exception:  # noqa: BLE001 - a fault of the check's own code, whatever it is, must not be the worker's
+            self._fault(check.id)
+            outcome = None
+        peak = lab.peak_memory_bytes()
+        evidence = self._evidence(lab, check) if outcome in (Outcome.FAIL, Outcome.UNTESTABLE) else ()
+        if outcome not in (Outcome.PASS, Outcome.NOT_APPLICABLE) and check.uses is Uses.SHARED:
+            self._bench.drop_shared()  # what failed here must not fail the next check
+        try:
+            lab.release()
+        except Exception:  # noqa: BLE001 - as above
+            self._fault(check.id)
+            return None
+        if outcome is None:
+            return None
+        return self._add(check, outcome, reason, time.monotonic() - began, peak, evidence)
+
+    def finish(self) -> Report:
+        """End everything that runs, look at what is left, and make the report; the same report when called again."""
+        if not self._finished:
+            self._finished = True
+            try:
+                self._left = self._bench.finish()
+            except Exception:  # noqa: BLE001 - as above
+                self._fault("after the run")
+        bench = self._bench
+        return Report(
+            command=tuple(map(bench.masker.text, bench.command)),
+            worker=(bench.masker.text(bench.facts.name), bench.masker.text(bench.facts.version)),
+            level=self.level,
+            protocol_version=PROTOCOL_VERSION,
+            kit_version=__version__,
+            seed=self.seed,
+            scale=bench.times.factor,
+            platform=f"{platform.system()} {platform.release()} {platform.machine()}",
+            began_at=self._began_at,
+            duration_s=time.monotonic() - self._began,
+            results=tuple(self._results),
+            left=tuple(self._left),
+            notes=tuple(bench.notes),
+            faults=tuple(self._faults),
+            not_started=self._not_started,
+            limits=bench.facts.limits,
+        )
+
+    def abandon(self) -> None:
+        """Give up a run that was never started."""
+        if not self._finished:
+            self._finished = True
+            self._bench.finish()
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """Exceptions of the kit itself so far."""
+        return tuple(self._faults)
+
+    # -------------------------------------------------------------- inside
+
+    def _perform(self, lab: Lab, check: Check) -> None:
+        bench = self._bench
+        bench.facts.require(check.needs)
+        for command in check.needs.commands:
+            if not bench.settings.commands.has(command):
+                raise Untestable(f"the check runs commands.{command}, which the author's file sets to false")
+        check.run(lab)
+        if check.uses is Uses.SHARED:
+            try:
+                lab.worker.ping()
+            except Failed as failure:
+                raise Failed(f"the worker does not serve on after this: {failure}") from failure
+
+    def _add(
+        self, check: Check, outcome: Outcome, reason: str, duration_s: float, peak: int, evidence: tuple[Evidence, ...]
+    ) -> Result:
+        mask = self._bench.masker.text
+        known = self._known.get(check.id)
+        reason, verdict = _verdict(check, outcome, mask(reason), known, self._began_at.date())
+        result = Result(
+            check=check,
+            outcome=outcome,
+            reason=reason,
+            verdict=verdict,
+            known=mask(known.reason) if known else "",
+            duration_s=duration_s,
+            peak_memory_bytes=peak,
+            evidence=evidence,
+        )
+        self._results.append(result)
+        return result
+
+    def _evidence(self, lab: Lab, check: Check) -> tuple[Evidence, ...]:
+        return tuple(self._evidence_of(session, check) for session in lab.used)
+
+    def _evidence_of(self, session: Session, check: Check) -> Evidence:
+        entries = session.process.transcript.entries()
+        begins = [n for n, entry in enumerate(entries) if entry.text == f"{check.id} begins"]
+        cause = session.process.exit_cause
+        return Evidence(
+            command=tuple(map(self._bench.masker.text, session.process.command)),
+            exit_cause=str(cause) if cause else "still running",
+            stderr=session.process.stderr_text(),
+            transcript=entries[begins[-1] if begins else 0 :],
+        )
+
+    def _fault(self, where: str) -> None:
+        text = self._bench.masker.text(traceback.format_exc())
+        self._faults.append(Fault(check=where, traceback=text))
+
+
+def _known(failures: Mapping[str, KnownFailure], today: datetime.date) -> Mapping[str, KnownFailure]:
+    from .catalogue import find
+
+    for name in failures:
+        if not any(check.id == name for check in find(name)):
+            raise Misuse(f"known_failures: {name} has several checks; name one of them")
+    return failures
+
+
+def _verdict(
+    check: Check, outcome: Outcome, reason: str, known: KnownFailure | None, today: datetime.date
+) -> tuple[str, Verdict]:
+    if outcome is Outcome.NOT_APPLICABLE:
+        return reason, Verdict.NONE
+    if outcome is Outcome.PASS:
+        if known is None:
+            return reason, Verdict.GOOD
+        return "it passes, but is listed as a known failure: take it out of the author's file", Verdict.BAD
+    if known is not None and outcome is Outcome.FAIL:
+        if known.expires is None or today < known.expires:
+            return reason, Verdict.KNOWN
+        return f"{reason} (known, but only until {known.expires})", Verdict.BAD
+    # What cannot be judged is never good enough, whatever the severity.
+    if outcome is Outcome.FAIL and (check.severity is Severity.SHOULD or not check.scored):
+        return reason, Verdict.WARNING
+    return reason, Verdict.BAD
+
+
+def judge(
+    command: Sequence[str],
+    *,
+    settings: Settings | None = None,
+    level: str = "L3",
+    only: Sequence[str] = (),
+    seed: int | None = None,
+    times: Times | None = None,
+    on_result: Callable[[Result], None] | None = None,
+) -> Report:
+    """Judge a worker command.
+
+    Args:
+        command: Program and arguments; started with `/` as its directory.
+        settings: What the author's file says; the defaults with the kit's own PATH and locale where None.
+        level: The highest level, `L0` to `L6`.
+        only: Ids of checks or requirements; then `level` does not matter.
+        seed: Repeats an earlier run's choices.
+        times: Time limits; measured where None.
+        on_result: Called with each result as it comes.
+
+    Returns:
+        The report, also where the worker could not be started.
+
+    Raises:
+        Misuse: The command is empty, or a level, check or setting does not exist.
+    """
+    if settings is None:
+        import os
+
+        from .settings import parse
+
+        settings = parse({}, os.environ)
+    run = Run(
+        command,
+        settings=settings,
+        checks=select(level=level, only=only),
+        level="" if only else level,
+        seed=seed,
+        times=times,
+    )
+    with run:
+        try:
+            run.start()
+        except NotStarted:
+            return run.finish()
+        for check in run.checks:
+            result = run.judge(check)
+            if result is not None and on_result is not None:
+                on_result(result)
+        return run.finish()
