@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from providers.local.tests.leases import Lease, unique_sleep
-from providers.local.tests.machine import running, state_of, until
+from providers.local.tests.machine import running, state_of
 from sandport_provider_local.provider import LocalProvider
 from sandport_sdk.testing import HostInMemory
 from sandport_sdk.v1 import Limits, errors, types
@@ -75,9 +75,13 @@ async def test_only_one_call_follows_at_a_time(lease: Lease) -> None:
 
 
 async def test_a_program_that_nobody_follows_is_stopped_by_its_pipe(slow: Lease) -> None:
-    await slow.spawn("p", "sh", "-c", "exec yes")
-    (pid,) = [pid for pid in running("yes") if state_of(pid)]
-    until(lambda: state_of(pid) == "S" and _waits_for_a_pipe(pid), "yes stands still")
+    word = unique_sleep()
+    await slow.spawn("p", "yes", word)
+    (pid,) = running(word)
+    asleep = 0
+    while asleep < 20:
+        asleep = asleep + 1 if state_of(pid) == "S" else 0
+        await slow.run("true")
     request = slow.wait("p")
     await request.received("stdout", WINDOW)
     assert await slow.signal("p", kill=True)
@@ -85,7 +89,7 @@ async def test_a_program_that_nobody_follows_is_stopped_by_its_pipe(slow: Lease)
     result = await request.result()
     assert (result.signal, result.tree) == (9, "gone")
     assert len(request.stdout) == result.stdout.total_bytes
-    assert request.stdout.startswith(b"y\n" * 1000)
+    assert request.stdout.startswith(f"{word}\n".encode() * 1000)
 
 
 async def test_a_call_never_gets_more_than_its_credit(slow: Lease) -> None:
@@ -104,11 +108,11 @@ async def test_a_call_never_gets_more_than_its_credit(slow: Lease) -> None:
 
 
 async def test_the_time_out_runs_on_while_a_stream_is_stalled(slow: Lease) -> None:
-    request = slow.start("yes", live=True, timeout_ms=300)
+    word = unique_sleep()
+    request = slow.start("yes", word, live=True, timeout_ms=300)
     await request.received("stdout", WINDOW)
     # The command is over; its result waits for the consumer, who may take all that was written.
-    until_gone = running("yes")
-    while any(state_of(pid) not in "ZX" for pid in until_gone):
+    while running(word):
         await slow.run("true")
     request.give_credit("stdout", 64 * 1024 * 1024)
     result = await request.result()
@@ -289,7 +293,3 @@ async def test_a_process_without_a_terminal_is_not_resized(lease: Lease) -> None
     await lease.spawn("p", "true")
     with pytest.raises(errors.InvalidParams):
         await lease.signal("p", resize=types.PtySize(columns=80, rows=24))
-
-
-def _waits_for_a_pipe(pid: int) -> bool:
-    return "pipe" in Path(f"/proc/{pid}/wchan").read_text()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from providers.local.tests.leases import unique_sleep
-from providers.local.tests.machine import running, state_of, until, wait_for_end
+from providers.local.tests.machine import running, until, wait_for_end
 from sandport_sdk.testing import new_id
 
 
@@ -122,20 +122,19 @@ def test_the_end_of_its_input_ends_a_worker_and_its_sandbox_after_the_grace(work
     assert os.listdir(state_dir) == []
 
 
-def test_signals_to_the_workers_group_do_not_reach_the_init(worker: Worker, state_dir: Path) -> None:
-    sandbox_id = worker.acquire()
-    init = init_of(state_dir, sandbox_id)
-    os.killpg(worker.process.pid, signal.SIGKILL)
-    assert worker.process.wait(20) == -signal.SIGKILL
-    assert state_of(init) not in "ZX"
-    second = Worker(state_dir, grace_ms=300)
+def test_signals_to_the_workers_group_do_not_reach_the_init(state_dir: Path) -> None:
+    first, second = Worker(state_dir, grace_ms=60_000), Worker(state_dir, grace_ms=60_000)
     try:
-        handle = f"local/1/{sandbox_id}"
-        attached = second.call("attachLease", sandboxId=sandbox_id, handle=handle)
+        sandbox_id = first.acquire()
+        init = init_of(state_dir, sandbox_id)
+        os.killpg(first.process.pid, signal.SIGKILL)
+        assert first.process.wait(20) == -signal.SIGKILL
+        attached = second.call("attachLease", sandboxId=sandbox_id, handle=f"local/1/{sandbox_id}")
         assert (attached["state"], attached.get("processesLost", False)) == ("attached", False)
         assert init_of(state_dir, sandbox_id) == init
-        second.call("destroyLease", sandboxId=sandbox_id)
+        assert second.call("destroyLease", sandboxId=sandbox_id) == {"state": "destroyed"}
     finally:
+        first.close()
         second.close()
 
 
