@@ -210,6 +210,18 @@ def test_a_call_that_completed_although_cancelled_answers_its_result() -> None:
         assert worker.answer(call)["result"] == "finished all the same"
 
 
+def test_a_second_cancel_does_not_hit_what_the_handler_does_about_the_first() -> None:
+    with RawWorker().ready() as worker:
+        call = worker.start("x-specimen/tidy")
+        worker.logged('"message":"waiting"')
+        worker.cancel(call)
+        worker.logged("tidying up")
+        worker.cancel(call)
+        worker.call("x-specimen/open")
+        assert worker.answer(call)["error"]["data"]["condition"] == "Cancelled"
+        assert "tidied up" in worker.stderr()
+
+
 def test_a_call_that_is_cancelled_before_its_handler_began_changed_nothing() -> None:
     """microsoft/vscode-languageserver-node#1282 (C05), seen from the worker."""
     with RawWorker().ready() as worker:
@@ -325,14 +337,17 @@ def test_a_host_that_reads_nothing_for_long_gets_everything_later() -> None:
     """modelcontextprotocol/typescript-sdk#88 (F17): far behind, its requests wait in the pipe and not in memory."""
     with RawWorker().ready() as worker:
         calls = []
-        for number in range(100):
+        for number in range(60):
             calls.append(worker.start("x-specimen/size", {"bytes": 1024 * 1024}))
             worker.start("x-specimen/wait")
-            if number < 50:
-                worker.logged('"message":"waiting"', number + 1)
-        worker.start("x-specimen/open")
+            worker.logged('"message":"waiting"', number + 1)
+        # Past the bound with these ten, and then more than one read of the pipe takes: some of it must stay there.
+        calls += [worker.start("x-specimen/size", {"bytes": 1024 * 1024}) for _ in range(10)]
+        echoes = [worker.start("x-specimen/echo", "e" * 190_000) for _ in range(5)]
         for call in calls:
             assert len(worker.answer(call)["result"]) == 1024 * 1024
+        for echo in echoes:
+            assert len(worker.answer(echo)["result"]) == 190_000
 
 
 def test_a_warning_that_is_raised_while_a_warning_is_logged_ends() -> None:

@@ -109,16 +109,26 @@ def test_replies_that_are_due_leave_after_the_end_of_input() -> None:
         assert worker.wait() == 0
 
 
+def test_notifications_of_the_last_handler_are_not_lost_at_the_end() -> None:
+    """microsoft/vscode-js-debug#1530 (S12)."""
+    with RawWorker().ready() as worker:
+        worker.send(worker.request("x-specimen/progress", {"count": 1000}, id="last"))
+        worker.close_input()
+        worker.read_to_end()
+        assert len([note for note in worker.notes if note["method"] == "progress"]) == 1000
+        assert worker.answers["last"]["result"] is None
+
+
 def test_the_last_message_is_not_lost_at_the_end() -> None:
     """microsoft/vscode-js-debug#1530 (S12): more than the pipe holds is still on its way."""
     with RawWorker().ready() as worker:
         worker.send(worker.request("x-specimen/size", {"bytes": 8 * 1024 * 1024}, id="large"))
-        worker.send(worker.request("x-specimen/progress", {"count": 1000}, id="last"))
+        worker.send(worker.request("x-specimen/echo", "last", id="last"))
         worker.close_input()
+        worker.logged("closed with 0 cancels")  # nothing is left to do but to write
         worker.read_to_end()
         assert len(worker.answers["large"]["result"]) == 8 * 1024 * 1024
-        assert len([note for note in worker.notes if note["method"] == "progress"]) == 1000
-        assert worker.answers["last"]["result"] is None
+        assert worker.answers["last"]["result"] == "last"
         assert worker.wait() == 0
 
 
@@ -208,6 +218,8 @@ def test_a_signal_for_a_forked_child_does_not_end_its_parent() -> None:
     with RawWorker().ready() as worker:
         for _ in range(3):
             assert worker.call("x-specimen/pool", {"method": "fork"})["result"] == [1, 2, 3, 4]
+        assert worker.call("x-specimen/fork-handles-signal")["result"] == 33
+        assert worker.call("listLeases")["result"] == {}
         assert worker.call("ping")["result"] == {}
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -218,6 +219,20 @@ async def test_a_plain_handler_sends_output_from_its_thread() -> None:
         request = host.start("execute", command())
         assert await request.result() == DONE
         assert (request.stdout, request.stderr) == (b"from a thread", b"from a thread")
+
+
+async def test_what_a_plain_handler_sets_in_its_context_ends_with_it() -> None:
+    mark: ContextVar[str] = ContextVar("mark", default="clean")
+
+    class Made(Plain):
+        def probe(self, params: types.ProbeParams, call: Call) -> types.ProbeResult:  # type: ignore[override]
+            found = mark.get()
+            mark.set("left over")
+            return types.ProbeResult(without=(found,))
+
+    async with HostInMemory(Made) as host:
+        for _ in range(3):
+            assert await host.call("probe") == types.ProbeResult(without=("clean",))
 
 
 async def test_a_cancel_ends_a_plain_handler_that_waits_for_credit() -> None:

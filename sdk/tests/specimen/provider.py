@@ -5,6 +5,7 @@ import atexit
 import logging
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -166,6 +167,16 @@ class Specimen(Provider):
             self.live -= 1
         return "open"
 
+    @extension("x-specimen/tidy")
+    async def tidy(self, params: Any, call: Call) -> Any:
+        log.info("waiting")
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            log.info("tidying up")
+            await self.gate.wait()
+            log.info("tidied up")
+
     @extension("x-specimen/open")
     async def open_gate(self, params: Any, call: Call) -> Any:
         self.gate.set()
@@ -234,6 +245,16 @@ class Specimen(Provider):
             found = report.read().split("\n")
         os.waitpid(child, 0)
         return found
+
+    @extension("x-specimen/fork-handles-signal")
+    def fork_handles_signal(self, params: Any, call: Call) -> Any:
+        """A forked child that handles SIGTERM itself; its exit code."""
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGTERM, lambda number, frame: os._exit(33))
+            os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     @extension("x-specimen/interruptible")
     async def interruptible(self, params: Any, call: Call) -> Any:
