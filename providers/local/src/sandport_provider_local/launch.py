@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
     from .places import Place, Record
 
+def _program() -> str:
+    """The init's file: compiled where the import of it has left that, since compiling is half of its start."""
+    cached = init.__spec__.cached
+    return cached if cached is not None and os.path.exists(cached) else init.__file__
+
+
+PROGRAM = _program()
 _EVERY_SIGNAL = [n for n in signal.valid_signals() if n not in (signal.SIGKILL, signal.SIGSTOP)]
 
 
@@ -36,7 +43,7 @@ def spawn_init(place: Place, record: Record, listener: socket.socket, *, grace_m
         return os.posix_spawn(
             sys.executable,
             [
-                *(sys.executable, "-I", "-S", "-E", init.__file__),
+                *(sys.executable, "-I", "-S", "-E", PROGRAM),
                 *(str(place.path), str(record.expires_at_ms), str(grace_ms)),
             ],
             {INIT_TOKEN: record.token, "LANG": "C.UTF-8"},
