@@ -223,6 +223,8 @@ class Healthy:
             call = Call(self, request_id, method, params)
             with self.lock:
                 self.open[key_of(request_id)] = call
+            if method == "writeProcess":
+                self.leases.queue_write(call)  # here, where calls still have their order
             threading.Thread(target=self.serve, args=(call,), daemon=True).start()
 
     def admit(self, request_id: Any, method: str, params: Any) -> None:
@@ -242,7 +244,8 @@ class Healthy:
                 raise Refusal("Overloaded", "too many requests in flight (limits.inFlight)", retry="later")
         rule = schema.protocol()["methods"].get(method, {}).get("params", {"type": "object"})
         if faults := schema.faults(params, rule, schema.protocol(), "params"):
-            raise Refusal("InvalidParams", faults[0], detail={"field": faults[0].split(" ")[0]})
+            field = faults[0].split(" ")[0].removeprefix("params.")
+            raise Refusal("InvalidParams", faults[0], detail={"field": field})
 
     def pong(self) -> Json:
         """What is open."""

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .programs import Program, StartFailed, options_of
+from .programs import Program, StartFailed, fault_of, options_of
 
 if TYPE_CHECKING:
     from .healthy import Call, Healthy
@@ -149,7 +149,7 @@ class Leases:
             mine = [key for key in self.programs if key[0] == sandbox_id]
             programs = [self.programs.pop(key) for key in mine]
         for program in programs:
-            program.kill()
+            program.end()
         self.attached.discard(sandbox_id)
         (self.root / sandbox_id / "lease.json").unlink(missing_ok=True)
         shutil.rmtree(self.root / sandbox_id, ignore_errors=True)
@@ -171,14 +171,16 @@ class Leases:
             if call.cancelled.is_set():
                 program.kill()
             if data:
-                threading.Thread(target=program.write, args=(data, True), daemon=True).start()
+                program.writes.append(call)
+                threading.Thread(target=program.write, args=(data, True, call, call.cancelled), daemon=True).start()
             if params.get("live"):
                 result = self.follow(call, program, {})
             else:
                 result = program.collect(params.get("outputLimitBytes", 1 << 20))
         finally:
             with self.lock:
-                self.programs.pop((params["sandboxId"], program.name), None)
+                if program.reaped:  # else what it left in its group ends with the sandbox
+                    self.programs.pop((params["sandboxId"], program.name), None)
         if call.cancelled.is_set() and program.killed:
             partial = {} if params.get("live") else {"partial": {n: program.partial(n) for n in program.streams}}
             raise self.refusal("Cancelled", "the command was cancelled", dispatched="unknown", **partial)
@@ -190,6 +192,8 @@ class Leases:
         self.check_attached(sandbox_id)
         if params.get("user") is not None:
             raise self.refusal("NotSupported", "commands run as the worker's own user", detail={"field": "user"})
+        if fault := fault_of(params):
+            raise self.refusal("InvalidParams", fault, detail={"field": fault.split(" ")[0]})
         try:
             options = options_of(params, self.root / sandbox_id / "files")
             program = self.program_class(
@@ -216,6 +220,8 @@ class Leases:
             sender.start()
         for sender in senders:
             sender.join()
+        if call.cancelled.is_set() and not program.killed and len(sent) < len(senders):
+            raise self.cancelled_error
         return {**program.result(), **sent}
 
     def send_stream(self, call: Call, program: Program, name: str, offset: int, sent: Json) -> None:
@@ -285,10 +291,18 @@ class Leases:
 
     def write_process(self, call: Call) -> Json:
         """Give a program input; answered when its pipe took the bytes."""
-        data = base64.b64decode(call.params.get("data", ""))
-        program = self.program_of(call)
-        call.on_cancel = program.stop_writing
-        return {"takenBytes": program.write(data, call.params.get("end", False))}
+        data, program = base64.b64decode(call.params.get("data", "")), self.program_of(call)
+        taken = program.write(data, call.params.get("end", False), call, call.cancelled)
+        if taken < len(data) and call.cancelled.is_set():
+            raise self.cancelled_error
+        return {"takenBytes": taken}
+
+    def queue_write(self, call: Call) -> None:
+        """Give a write its place behind those that came before; called in the order of the requests."""
+        with self.lock:
+            program = self.programs.get((call.params["sandboxId"], call.params["processId"]))
+        if program is not None:
+            program.writes.append(call)
 
     def signal_process(self, call: Call) -> Json:
         """Signal a program's group."""
@@ -307,7 +321,4 @@ class Leases:
             if stream.base > offsets.get(name, 0):
                 reason = f"output of {name} before {stream.base} is no longer kept"
                 raise self.refusal("OutputGap", reason, detail={"field": "fromOffset", "limit": stream.base})
-        result = self.follow(call, program, offsets)
-        if call.cancelled.is_set() and not program.finished:
-            raise self.cancelled_error
-        return result
+        return self.follow(call, program, offsets)

@@ -85,6 +85,33 @@ def octets(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else base64.b64decode(value["b64"])
 
 
+def others_in_group(group: int) -> bool:
+    """Whether something lives in a group whose leader has ended; True where the machine does not tell."""
+    if not os.path.isdir("/proc/self"):
+        return True
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != group:
+            with suppress(OSError):  # it ended while we looked
+                state, _, its_group = Path("/proc", name, "stat").read_bytes().rpartition(b")")[2].split()[:3]
+                if int(its_group) == group and state not in (b"Z", b"X"):
+                    return True
+    return False
+
+
+def fault_of(params: Json) -> str:
+    """What is wrong with a command that the schema cannot say: bytes that are no base64, or a NUL in them."""
+    given = {"shell": params.get("shell"), "cwd": params.get("cwd")}
+    given |= {f"argv[{number}]": value for number, value in enumerate(params.get("argv") or ())}
+    given |= {f"env.{name}": value for name, value in params.get("env", {}).items()}
+    for member, value in given.items():
+        try:
+            if value is not None and b"\0" in octets(value):
+                return f"{member} has a NUL byte, which cannot be passed to a program"
+        except ValueError:
+            return f"{member} is not base64"
+    return ""
+
+
 def options_of(params: Json, files: Path) -> Json:
     """What to start, and where; raises StartFailed where the directory is not there."""
     shell = params.get("shell")
@@ -177,8 +204,14 @@ class Program:
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self.code = 0
+        """Its exit code, or minus the signal that ended it."""
+        self.reaped = False
+        """Whether nothing is left of it and its group."""
         self.killed = False
         self.timed_out = False
+        self.writes: list[object] = []
+        """Who gives it input, in order."""
         self._kept: dict[str, tuple[bytes, bytes, int]] = {}
         try:
             self._popen = subprocess.Popen(
@@ -204,18 +237,36 @@ class Program:
             "stdout": Stream(self._popen.stdout, self._ended),
             "stderr": Stream(self._popen.stderr, self._ended),
         }
-        threading.Thread(target=self._wait, args=(timeout_ms,), daemon=True).start()
+        threading.Thread(target=self._wait, daemon=True).start()
+        if timeout_ms is not None:
+            timer = threading.Timer(timeout_ms / 1000, self.kill, kwargs={"timed_out": True})
+            timer.daemon = True
+            timer.start()
 
-    def _wait(self, timeout_ms: int | None) -> None:
-        try:
-            self._popen.wait(None if timeout_ms is None else timeout_ms / 1000)
-        except subprocess.TimeoutExpired:
-            self.timed_out = True
-            self.kill()
-            self._popen.wait()
+    def _wait(self) -> None:
+        # Not reaped yet: as long as the leader is a zombie, nobody else can get its number, which is the group's too.
+        ended = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
         with self._lock:
-            self.guard.remove(self._popen.pid)
+            self.code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
             self._ended.set()
+            if not others_in_group(self._popen.pid):
+                self._reap()
+
+    def _reap(self) -> None:
+        self.guard.remove(self._popen.pid)
+        self._popen.wait()
+        self.reaped = True
+
+    def end(self) -> None:
+        """End the program and everything that it left in its group."""
+        self.kill()
+        self._ended.wait()
+        with self._lock:
+            if not self.reaped:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._popen.pid, signal.SIGKILL)
+                self._reap()
 
     @property
     def finished(self) -> bool:
@@ -225,36 +276,43 @@ class Program:
     def signal(self, number: int) -> bool:
         """Signal the group; False where the program has ended."""
         with self._lock:
-            # The group's id is ours as long as its leader was not waited for, which the lock rules out here.
-            if self._ended.is_set() or self._popen.returncode is not None:
+            if self._ended.is_set():
                 return False
             with suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, number)
             return True
 
-    def kill(self) -> bool:
+    def kill(self, *, timed_out: bool = False) -> bool:
         """Kill the group; False where the program has ended."""
-        if not self.signal(signal.SIGKILL):
-            return False
-        self.killed = True
-        return True
+        with self._lock:
+            if self._ended.is_set():
+                return False
+            self.killed = True
+            self.timed_out = timed_out
+            with suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+            return True
 
-    def write(self, data: bytes, end: bool) -> int:
-        """Give the program input, waiting for room; how much it took."""
+    def write(self, data: bytes, end: bool, turn: object, stopped: threading.Event) -> int:
+        """Give the program input when its turn has come, waiting for room; how much it took."""
         stdin = self._popen.stdin
         taken = 0
-        if stdin is None or stdin.closed:
-            return 0
-        with suppress(BrokenPipeError):
-            while taken < len(data) and not self._ended.is_set():
+        while self.writes and self.writes[0] is not turn and not self._ended.wait(0.01):
+            pass
+        try:
+            while stdin is not None and not stdin.closed and taken < len(data):
+                if stopped.is_set() or self._ended.is_set():
+                    break
                 if select.select([], [stdin], [], 0.1)[1]:
                     taken += os.write(stdin.fileno(), data[taken : taken + _PIECE_BYTES])
-        if end or self._ended.is_set():
-            stdin.close()
+        except BrokenPipeError:
+            end = True
+        finally:
+            if stdin is not None and ((end and not stopped.is_set()) or self._ended.is_set()):
+                stdin.close()
+            if turn in self.writes:
+                self.writes.remove(turn)
         return taken
-
-    def stop_writing(self) -> None:
-        """Nothing: a write ends with the program, and says what it took."""
 
     def collect(self, limit: int) -> Json:
         """Read everything, keeping the head and the tail of each stream; the result."""
@@ -278,7 +336,7 @@ class Program:
     def result(self) -> Json:
         """How it ended; waits for its end."""
         self._ended.wait()
-        code = self._popen.returncode
+        code = self.code
         result: Json = {name: self._stream_result(name) for name in self.streams}
         result["durationMs"] = round((time.monotonic() - self._began) * 1000)
         if self.killed:
