@@ -1,0 +1,155 @@
+"""Starting a worker's process and knowing how it ended, whatever the program around us does."""
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sandport.errors import WorkerStartFailed
+from sandport.worker.launch import WorkerCommand, WorkerProcess, process_start_ticks, spawn
+
+pytestmark = pytest.mark.anyio
+
+PROGRAM_BOUND_S = 30
+
+
+def start(*argv: str) -> WorkerProcess:
+    return spawn(WorkerCommand(provider="p", argv=argv), os.environ)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process lives and is more than a number that waits to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def read_all(process: WorkerProcess) -> str:
+    """Everything on its stdout, to the end."""
+    with open(process.stdout_fd, "rb", closefd=False) as stdout:
+        return stdout.read().decode()
+
+
+def close(process: WorkerProcess) -> None:
+    for fd in (process.stdin_fd, process.stdout_fd, process.stderr_fd):
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("script", "exit_code", "number"), [("exit 0", 0, None), ("exit 137", 137, None), ("kill -9 $$", None, 9)]
+)
+async def test_an_exit_code_and_a_signal_are_told_apart(script: str, exit_code: int | None, number: int | None) -> None:
+    process = start("sh", "-c", script)
+    exited = await process.exited
+    assert (exited.exit_code, exited.signal) == (exit_code, number)
+    assert exited.peak_memory_bytes
+    close(process)
+
+
+async def test_a_process_is_known_by_more_than_its_number() -> None:
+    process = start("sleep", "600")
+    identity = process.identity
+    assert identity.started_ticks == process_start_ticks(process.pid) > 0
+    assert len(identity.token) == 32
+    assert identity.boot_id
+    process.signal_group(signal.SIGKILL)
+    await process.exited
+    assert process_start_ticks(process.pid) == 0
+    close(process)
+
+
+async def test_a_worker_has_a_session_of_its_own_and_three_descriptors() -> None:
+    """S14, evanw/esbuild#2727: a worker kept a stream that it had inherited."""
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    process = start("sh", "-c", "ls -l /proc/self/fd; echo $$; ps -o sid= -p $$; pwd")
+    text = await asyncio.to_thread(read_all, process)
+    await process.exited
+    assert f"pipe:[{os.stat(write).st_ino}]" not in text
+    pid, session, folder = text.split()[-3:]
+    assert pid == session == str(process.pid)
+    assert folder == "/"
+    for fd in (read, write):
+        os.close(fd)
+    close(process)
+
+
+async def test_what_is_left_in_the_group_ends_with_the_leader() -> None:
+    """S03, modelcontextprotocol/python-sdk PR #2773 (2): the group was asked for after the leader was reaped."""
+    process = start("sh", "-c", "sleep 600 & echo $!")
+    await process.exited
+    text = await asyncio.to_thread(read_all, process)  # which ends, though the child held it
+    assert not runs(int(text))
+    close(process)
+
+
+async def test_no_signal_is_sent_to_a_number_that_was_given_back() -> None:
+    process = start("true")
+    await process.exited
+    process.signal_group(signal.SIGKILL)
+    close(process)
+
+
+IGNORES_CHILDREN = """
+import asyncio, os, signal
+from sandport.worker.launch import WorkerCommand, spawn
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+async def main():
+    exited = await spawn(WorkerCommand(provider="p", argv=("sh", "-c", "exit 3")), os.environ).exited
+    print(exited.exit_code, exited.signal)
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_that_ignores_its_children_still_learns_of_the_end() -> None:
+    """The kernel reaps for such a program, and the status is gone; the end must be seen all the same."""
+    done = subprocess.run(
+        [sys.executable, "-c", IGNORES_CHILDREN], capture_output=True, text=True, check=True, timeout=PROGRAM_BOUND_S
+    )
+    assert done.stdout == "None None\n"
+
+
+NO_PIDFD = """
+import asyncio, os
+from sandport.worker.launch import WorkerCommand, spawn
+
+def refuse(pid, flags=0):
+    raise OSError(38, "Function not implemented")
+
+os.pidfd_open = refuse
+
+async def main():
+    exited = await spawn(WorkerCommand(provider="p", argv=("sh", "-c", "exit 3")), os.environ).exited
+    print(exited.exit_code, exited.signal)
+
+asyncio.run(main())
+"""
+
+
+def test_a_kernel_without_pid_descriptors_will_do() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NO_PIDFD], capture_output=True, text=True, check=True, timeout=PROGRAM_BOUND_S
+    )
+    assert done.stdout == "3 None\n"
+
+
+async def test_a_start_without_descriptors_left_is_an_error_and_leaks_none() -> None:
+    """N02, O13: evanw/esbuild#2129, mozilla-ai/mcpd#299."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 2, hard))
+    try:
+        with pytest.raises(WorkerStartFailed, match="Too many open files"):
+            start("true")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(os.listdir("/proc/self/fd")) == before
