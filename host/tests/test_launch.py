@@ -1,11 +1,13 @@
 """Starting a worker's process and knowing how it ended, whatever the program around us does."""
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,12 +24,13 @@ def start(*argv: str) -> WorkerProcess:
     return spawn(WorkerCommand(provider="p", argv=argv), os.environ)
 
 
-def runs(pid: int) -> bool:
-    """Whether a process lives and is more than a number that waits to be reaped."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except OSError:
-        return False
+def wait_until_gone(pid: int) -> None:
+    """Return when a process is no more, or only a number that waits to be reaped; a kill takes its moment."""
+    limit = time.monotonic() + PROGRAM_BOUND_S
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        while Path(f"/proc/{pid}/stat").read_text().split()[2] not in "ZX":
+            assert time.monotonic() < limit, f"process {pid} lives on"
+            time.sleep(0.005)
 
 
 def read_all(process: WorkerProcess) -> str:
@@ -85,7 +88,7 @@ async def test_what_is_left_in_the_group_ends_with_the_leader() -> None:
     process = start("sh", "-c", "sleep 600 & echo $!")
     await process.exited
     text = await asyncio.to_thread(read_all, process)  # which ends, though the child held it
-    assert not runs(int(text))
+    await asyncio.to_thread(wait_until_gone, int(text))
     close(process)
 
 
