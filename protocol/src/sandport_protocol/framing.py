@@ -10,12 +10,17 @@ _SMALL_BYTES = 4096
 """A chunk below this is added to a buffer; as an object of its own it could cost many times its bytes."""
 _SAMPLE_BYTES = 64
 """How much of a line that is too long is kept, for the message."""
+_MORE_THAN_A_READ_BYTES = 512 * 1024
+"""Event loops read into a new buffer of up to 256 KiB and cut it to what came."""
 
 
 class LineSplitter:
     """Cuts a stream of bytes into lines, holding at most one unfinished line and never more than the ceiling."""
 
     def __init__(self, max_frame_bytes: int) -> None:
+        # glibc maps a buffer of that size anew each time: three system calls and a page fault for every small message,
+        # a third of the time that a call takes. It does not any more once a larger one was freed.
+        bytes(_MORE_THAN_A_READ_BYTES)
         self.max_frame_bytes = max_frame_bytes
         self._parts: list[bytes | bytearray] = []
         self._length = 0
