@@ -3,8 +3,8 @@
 Owns: the pairing of futures with the sans-IO connection, deadlines, cancel grace, the in-flight slots, what is written
 when. Above: sandboxes and the supervisor. Below: `HostConnection` and one transport in each direction.
 
-This is the hot path (`tests/bench` R1, R2): a call is one future, one timer and one write; when several calls are
-open, their frames go out together once a turn of the loop.
+This is the hot path (`tests/bench` R1, R2): a call is one future and one write, and all deadlines share a timer; when
+several calls are open, their frames go out together once a turn of the loop.
 """
 
 from __future__ import annotations
