@@ -227,7 +227,7 @@ class QuotaExceeded(WireError):
 
 
 class RateLimited(WireError):
-    """Too many requests with this credential; see `retry_after_s`."""
+    """Too many requests with this credential; the error says when to come back, where the vendor does."""
 
     code = -32015
     retry: Retry = "later"
