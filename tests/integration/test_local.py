@@ -6,9 +6,10 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from sandport.configuration import Configuration, HostSettings
+from sandport.configuration import Configuration, HostSettings, ProviderSettings
 from sandport.errors import (
     CommandNotExecutable,
     CommandNotFound,
@@ -20,6 +21,7 @@ from sandport.errors import (
 )
 from sandport.host import Host
 from sandport.sandbox import Sandbox
+from sandport_protocol.limits import Limits
 from sandport_protocol.v1 import Egress
 from tests.integration.stage import QUICK, Records, alive, children, eventually, marked_with, mentioning
 
@@ -260,3 +262,34 @@ async def test_a_process_is_written_to_and_killed(sandbox: Sandbox) -> None:
         assert await process.kill()
         outcome = await process.wait()
     assert (outcome.ended, outcome.tree) == ("signalled", "gone")
+
+
+# ------------------------------------------------------------------ a worker that is stuck while its lease ends
+
+
+async def test_a_stuck_worker_is_replaced_at_the_end_of_a_lease_and_its_sandbox_is_ended(
+    tmp_path: Path, records: Records
+) -> None:
+    """A closing does not wait out the wedge limit: a new worker ends what the stuck one holds."""
+    timing = msgspec.structs.replace(QUICK, suspect_s=0.2)
+    limits = Limits(cancel_grace_ms=200)
+    settings = Configuration(host=HostSettings(timing=timing), providers={"local": ProviderSettings(limits=limits)})
+    async with Host.open(settings, home=tmp_path / "home", log=records.log) as host:
+        mark = tmp_path / "begun"
+        async with host.lease("local") as leased:
+            running = asyncio.ensure_future(leased.execute(shell=f"echo $$ > {mark}; sleep 600"))
+            await begun(mark)
+            supervisor = host._supervisors["local"]
+            assert supervisor.current is not None
+            stuck = supervisor.current.process.pid
+            os.kill(stuck, signal.SIGSTOP)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert not supervisor.current.ended.done()
+        assert mentioning(leased.id) == {}
+        assert not exists(leased.working_directory)
+        assert supervisor.starts == 2
+        assert not alive(stuck)
+    assert children() == []
+    assert any("neither a cancel nor a ping" in text for text in records.texts("error"))

@@ -50,6 +50,8 @@ class Timing(Struct, frozen=True, kw_only=True):
     destroy_s: float = 60.0
     command_margin_s: float = 15.0
     """On top of a command's own time-out: kill (5), drain of its streams (1), the way back, and a busy machine."""
+    suspect_s: float = 1.0
+    """In a closing, a worker that left a cancel unanswered gets so long for a ping; a good one takes milliseconds."""
     exit_drain_s: float = 0.5
     """What a worker wrote before it ended is still read for so long, when a child of it holds the pipe."""
     close_grace_s: float = 10.0

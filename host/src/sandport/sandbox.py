@@ -474,6 +474,8 @@ class Sandbox:
 
     async def _destroy(self) -> bool:
         failure: SandportError | None = None
+        if self._attached_to is not None:
+            await self._attached_to.prove_alive()
         for _ in range(3):
             try:
                 await self.call(

@@ -210,6 +210,11 @@ class WorkerClient(asyncio.Protocol):
         """What is being waited for, oldest first."""
         return tuple(call.method for call in self._calls.values())
 
+    @property
+    def suspect(self) -> bool:
+        """Whether a cancel was left unanswered for its whole grace, and nobody waits for anything else."""
+        return bool(self._told) and all(call.method == "ping" for call in self._calls.values())
+
     async def hello(self, params: InitializeParams) -> InitializeResult:
         """Say hello and get the worker's; afterwards `initialized` is out and `ready` will come.
 

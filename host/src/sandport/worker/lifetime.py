@@ -179,6 +179,23 @@ class Worker:
             except (WorkerCrashed, WorkerWedged):
                 return  # its end is under way
 
+    async def prove_alive(self) -> None:
+        """End a worker that left a cancel unanswered and answers no ping either, where nobody else loses by it.
+
+        A closing must not wait out the wedge limit on a worker that is stuck: a new one ends the sandbox.
+        """
+        if not self.usable or not self.client.suspect:
+            return
+        patience_s = self._timing.suspect_s
+        try:
+            await self.client.ping(deadline_s=patience_s)
+        except DeadlineExceeded:
+            if self.client.suspect:
+                self.condemn(f"it answered neither a cancel nor a ping within {patience_s:g} s", kind="wedge")
+                await asyncio.wait((self.ended,), timeout=self._timing.stop.kill_s)
+        except (WorkerCrashed, WorkerWedged):
+            return  # its end is under way
+
     def condemn(self, cause: str, *, kind: Kind) -> None:
         """Kill the worker at once: it broke the wire or is wedged. Open calls are told when it is gone."""
         if not self._cause:
