@@ -15,6 +15,9 @@ import pytest
 
 NOBODY = 65534
 
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None
+"""For tests that make thousands of files: on a disk with a journal, others' flushes can hold up each of them."""
+
 
 class Sandbox(NamedTuple):
     """A sandbox that is a directory on this machine."""

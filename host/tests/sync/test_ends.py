@@ -272,25 +272,27 @@ def test_progress_tells_the_totals_first_and_all_of_it_at_the_end(sandbox: Sandb
 
 
 def test_a_directory_that_appears_under_the_final_name_wins_and_no_scratch_is_left(
-    sandbox: Sandbox, tmp_path: Path
+    as_user: Callable[[Callable[[Path], None]], None],
 ) -> None:
-    deep = Directory({b"shut": Directory({b"f": File(b"x")}, 0o500)}, 0o500)
-    make(tmp_path / "source", Directory({b"a": deep, b"f": File(b"x" * 100_000)}))
+    def copy(base: Path) -> None:
+        deep = Directory({b"shut": Directory({b"f": File(b"x")}, 0o500)}, 0o000)
+        make(base / "source", Directory({b"a": Directory({b"b": deep}, 0o500), b"f": File(b"x" * 100_000)}))
+        os.chmod(base / "source/a/b", 0o500)
+        (base / "sandbox").mkdir()
+        root_fd = os.open(base / "sandbox", os.O_RDONLY)
 
-    def occupy() -> bool:
-        (sandbox.path / "work").mkdir(exist_ok=True)
-        (sandbox.path / "work/theirs").touch()
-        return False
+        def occupy() -> bool:
+            if scratch_below(base / "sandbox"):
+                (base / "sandbox/work").mkdir(exist_ok=True)
+                (base / "sandbox/work/theirs").touch()
+            return False
 
-    questions = iter([False, False])
+        with pytest.raises(TargetBusyError) as caught:
+            copy_in(base / "source", root_fd, b"work", cancelled=occupy)
+        assert caught.value.path == b"work"
+        assert names_below(base / "sandbox") == {b"work", b"work/theirs"}
 
-    def cancelled() -> bool:
-        return next(questions, True) and occupy()
-
-    with pytest.raises(TargetBusyError) as caught:
-        copy_in(tmp_path / "source", sandbox.fd, b"work", cancelled=cancelled)
-    assert caught.value.path == b"work"
-    assert names_below(sandbox.path) == {b"work", b"work/theirs"}
+    as_user(copy)
 
 
 def test_names_that_others_make_inside_a_staged_directory_are_taken_over(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -13,8 +13,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from host.tests.sync.conftest import Sandbox
-from host.tests.sync.trees import Directory, File, Link, Node, Seen, content_of, look, make, scratch_below
+from host.tests.sync.conftest import MEMORY, Sandbox
+from host.tests.sync.trees import (
+    Directory,
+    File,
+    Link,
+    Node,
+    Seen,
+    content_of,
+    leads_outside,
+    look,
+    make,
+    scratch_below,
+)
 from sandport.sync import SyncError, copy_in, copy_out
 
 TRICKY = [b"-rf", b" ", b"a b", b"'\"", b"\n", b"\xff\xfe", b"...", b"*", b"$HOME", b"\\", b"\x1b[31m", b"x" * 255]
@@ -63,9 +74,10 @@ def without_times_of_directories(seen: Seen) -> Seen:
 @given(trees(3))
 @example(Directory({}))
 @example(Directory({b"a": Link(b"up/../../.."), b"up": Link(b".")}))
+@example(Directory({b"a": Link(b"/"), b"b": Link(b"b//.")}))
 def test_any_tree_survives_the_way_in_and_out(tree: Directory) -> None:
     """NVIDIA/OpenShell#1425, NVIDIA/OpenShell#2309 and fullsend#1079: links stay links."""
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
         base = Path(place)
         (base / "sandbox").mkdir()
         make(base / "source", tree)
@@ -82,10 +94,7 @@ def test_any_tree_survives_the_way_in_and_out(tree: Directory) -> None:
         # A link that is missing changes nothing else, not even its directory's time.
         assert back == {at: what for at, what in sent.items() if at not in refused}
         assert all(sent[at][0] == "link" for at in refused)
-        for at, what in back.items():
-            if what[0] == "link":
-                end = os.path.realpath(os.path.join(os.fsencode(base / "back"), *at))
-                assert (end + b"/").startswith(os.fsencode(os.path.realpath(base / "back")) + b"/")
+        assert [at for at, what in back.items() if what[0] == "link" and leads_outside(back, at)] == []
         assert scratch_below(base) == set()
         assert (inward.skipped, inward.refused, inward.changed) == ((), (), ())
         kinds = [what[0] for at, what in sent.items() if at]
@@ -98,7 +107,7 @@ def test_any_tree_survives_the_way_in_and_out(tree: Directory) -> None:
 @settings(max_examples=40, deadline=None)
 @given(trees(2), trees(2))
 def test_a_second_tree_overlays_the_first_or_says_what_is_in_the_way(first: Directory, second: Directory) -> None:
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
         base = Path(place)
         (base / "sandbox").mkdir()
         make(base / "first", first)

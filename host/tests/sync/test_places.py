@@ -209,17 +209,16 @@ def test_a_missing_source_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
     assert not (tmp_path / "back").exists()
 
 
-def test_a_directory_where_a_file_should_go_is_named_and_kept(sandbox: Sandbox, tmp_path: Path) -> None:
-    make(tmp_path / "source", Directory({b"x": File(b"text"), b"y": Link(b"x")}))
+@pytest.mark.parametrize("node", [File(b"text"), Link(b"text")])
+def test_a_directory_where_a_file_should_go_is_named_and_kept(
+    sandbox: Sandbox, tmp_path: Path, node: File | Link
+) -> None:
+    make(tmp_path / "source", Directory({b"x": node}))
     make(sandbox.path / "work", Directory({b"x": Directory({b"kept": File()})}))
     with pytest.raises(TargetBusyError) as caught:
         copy_in(tmp_path / "source", sandbox.fd, b"work")
     assert caught.value.path == b"work/x"
-    os.rename(sandbox.path / "work/x", sandbox.path / "work/y")
-    with pytest.raises(TargetBusyError) as caught:
-        copy_in(tmp_path / "source", sandbox.fd, b"work")
-    assert caught.value.path == b"work/y"
-    assert (sandbox.path / "work/y/kept").exists()
+    assert names_below(sandbox.path) == {b"work", b"work/x", b"work/x/kept"}
 
 
 def test_a_file_where_a_directory_should_go_is_named_and_kept(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -298,6 +297,22 @@ def test_a_directory_that_others_may_enter_is_narrowed_before_it_is_filled(sandb
 
     copy_in(tmp_path / "source", sandbox.fd, b"work", cancelled=look_at_mode)
     assert while_filled == {0o700}
+
+
+def test_a_directory_that_did_not_exist_is_closed_to_others_until_it_is_complete(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    make(tmp_path / "source", Directory({b"d": Directory({b"f": File(b"x" * 100_000)}, 0o777)}, 0o777))
+    while_filled = set()
+
+    def look_at_modes() -> bool:
+        for staged in sandbox.path.glob(".sandport-*"):
+            while_filled.add(mode_of(staged))
+        return False
+
+    copy_in(tmp_path / "source", sandbox.fd, b"work", cancelled=look_at_modes)
+    assert while_filled == {0o700}
+    assert mode_of(sandbox.path / "work") == mode_of(sandbox.path / "work/d") == 0o777
 
 
 def test_directories_shut_for_their_owner_are_filled_again_and_again(

@@ -110,6 +110,35 @@ def content_of(what: tuple[object, ...]) -> bytes:
     return content
 
 
+def leads_outside(seen: Seen, at: tuple[bytes, ...]) -> bool:
+    """Follow a link through a tree that was seen, and tell whether it passes above the top.
+
+    What is missing counts as a directory, because somebody may make it one day. A circle leads nowhere.
+    """
+    above = list(at[:-1])
+    waiting = [at[-1]]
+    for _ in range(10_000):
+        if not waiting:
+            return False
+        part = waiting.pop()
+        if part in (b"", b"."):
+            continue
+        if part == b"..":
+            if not above:
+                return True
+            above.pop()
+            continue
+        what = seen.get((*above, part), ("missing",))
+        if what[0] == "link":
+            assert isinstance(what[1], bytes)
+            if what[1].startswith(b"/"):
+                return True
+            waiting.extend(reversed(what[1].split(b"/")))
+        else:
+            above.append(part)
+    return False
+
+
 def names_below(path: Path) -> set[bytes]:
     """Every path below a directory, relative to it."""
     return {b"/".join(at) for at in look(path) if at}
