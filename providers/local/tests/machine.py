@@ -16,6 +16,12 @@ def running(word: str) -> list[int]:
     return [pid for pid in pids() if word.encode() in arguments_of(pid) and state_of(pid) not in "ZX"]
 
 
+def started(word: str, count: int = 1) -> list[int]:
+    """As `running`, once there are so many: a process shows its arguments a moment after it was started."""
+    until(lambda: len(running(word)) == count, f"{count} processes run with {word}")
+    return running(word)
+
+
 def arguments_of(pid: int) -> list[bytes]:
     return _read(pid, "cmdline").split(b"\0")
 

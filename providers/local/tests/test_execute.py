@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from providers.local.tests.leases import Lease, unique_sleep
-from providers.local.tests.machine import running, wait_for_end
-from sandport_sdk.v1 import B64, errors, types
+from providers.local.tests.machine import started, wait_for_end
+from sandport_provider_local.provider import LocalProvider
+from sandport_sdk.testing import HostInMemory
+from sandport_sdk.v1 import B64, Limits, errors, types
 
 pytestmark = pytest.mark.anyio
 
@@ -226,6 +228,19 @@ async def test_ten_megabytes_are_counted_and_their_head_and_tail_kept(lease: Lea
     assert out.tail == b"".join(b"%09d\n" % n for n in range(999_900, 1_000_000))
 
 
+async def test_a_result_fits_in_a_frame_however_much_was_asked_for(state_dir: Path) -> None:
+    limits = Limits(frame_bytes=1024 * 1024)
+    async with HostInMemory(LocalProvider, state_dir=state_dir, limits=limits) as host:
+        lease = await Lease.acquire(host, state_dir)
+        text = "head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2"
+        result = await lease.sh(text, output_limit_bytes=100_000_000)
+        for stream in (result.stdout, result.stderr):
+            assert stream.total_bytes == 3_000_000
+            assert len(stream.data) + len(stream.tail) + stream.dropped_bytes == 3_000_000
+            assert len(stream.tail) > 100_000
+        await lease.destroy()
+
+
 async def test_the_last_line_is_there_every_time(lease: Lease) -> None:
     """E2B#1442: the tail of the log was missing."""
     for _ in range(20):
@@ -242,7 +257,7 @@ async def test_a_child_that_keeps_the_output_does_not_keep_the_result(lease: Lea
     assert (request.stdout if live else result.stdout.data) == b"done\n"
     assert (result.stdout.end, result.stderr.end) == ("heldOpen", "heldOpen")
     assert result.duration_ms < 250, "the wait for the streams is not the command's"
-    (left,) = running(word)
+    (left,) = started(word)
     await lease.destroy()
     wait_for_end(left)
 

@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from providers.local.tests.leases import unique_sleep
-from providers.local.tests.machine import PATIENCE_S, children_of, running, start_ticks, state_of, until, wait_for_end
+from providers.local.tests.machine import (
+    PATIENCE_S,
+    children_of,
+    running,
+    start_ticks,
+    started,
+    state_of,
+    until,
+    wait_for_end,
+)
 from sandport_provider_local.init import MESSAGE_BYTES, REQUEST_BYTES
 from sandport_provider_local.launch import spawn_init
 from sandport_provider_local.places import Place, Record
@@ -220,7 +229,7 @@ def test_two_kills_of_one_command_are_both_answered(init: Running) -> None:
     word = unique_sleep()
     worker = init.worker()
     pid = start(worker, 1, b"sh", b"-c", f'trap "" TERM; sleep {word} & wait'.encode())
-    until(lambda: running(word) != [], "the signal is ignored from now on")
+    started(word)  # The signal is ignored from now on.
     worker.say("kill", 1, "SANDPORT_PROCESS=1", "soon")
     worker.say("kill", 1, "SANDPORT_PROCESS=1", "now")
     assert sorted(worker.hear() for _ in range(3)) == [
@@ -238,7 +247,7 @@ def test_a_gentle_kill_of_what_has_ended_does_nothing(init: Running) -> None:
     assert worker.hear()[0] == b"exit"
     worker.say("kill", 1, "SANDPORT_PROCESS=1", "soon")
     assert worker.hear() == [b"killed", b"1", b"ended"]
-    until(lambda: len(running(word)) == 1, "the child that was left runs")
+    assert len(started(word)) == 1
 
 
 def test_the_end_is_announced_before_anything_is_killed(init: Running) -> None:

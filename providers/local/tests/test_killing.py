@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from providers.local.tests.leases import Lease, unique_sleep
-from providers.local.tests.machine import running, wait_for_end
+from providers.local.tests.machine import running, started, wait_for_end
 from sandport_sdk.v1 import errors
 
 pytestmark = pytest.mark.anyio
@@ -107,7 +107,7 @@ async def test_an_orphan_that_cannot_be_told_from_another_commands_is_admitted(l
     word = unique_sleep()
     result = await lease.sh(f"env -i /usr/bin/setsid -f /bin/sleep {word}; sleep 60", timeout_ms=300)
     assert (result.ended, result.tree) == ("timedOut", "signalled")
-    (left,) = running(word)
+    (left,) = started(word)
     assert not other.ended
     await lease.destroy()
     wait_for_end(left)
@@ -129,7 +129,7 @@ async def test_what_an_earlier_command_left_running_is_not_touched(lease: Lease)
     """A time-out of one command ends that command and not the server that another had started."""
     word = unique_sleep()
     await lease.sh(f"sleep {word} >/dev/null 2>&1 &")
-    (server,) = running(word)
+    (server,) = started(word)
     # A clock tick later, so that what is older is seen to be older.
     result = await lease.sh("sleep 0.05; exec sleep 60", timeout_ms=300)
     assert (result.ended, running(word)) == ("timedOut", [server])

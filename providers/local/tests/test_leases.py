@@ -22,6 +22,7 @@ from providers.local.tests.machine import (
     pids,
     running,
     start_ticks,
+    started,
     state_of,
     until,
     wait_for_end,
@@ -184,8 +185,7 @@ async def test_destroy_ends_everything_and_says_so_twice(host: HostInMemory, sta
     lease = await Lease.acquire(host, state_dir)
     word = unique_sleep()
     await lease.sh(f"sleep {word} >/dev/null 2>&1 & env -i setsid -f sleep {word} >/dev/null 2>&1")
-    init, left = lease.init, running(word)
-    assert len(left) == 2
+    init, left = lease.init, started(word, 2)
     assert [await lease.destroy(), await lease.destroy()] == ["destroyed", "gone"]
     assert [state_of(pid) for pid in (init, *left)] == ["X", "X", "X"]
     assert not lease.path.exists()
@@ -261,7 +261,7 @@ async def test_a_killed_init_loses_the_command_and_destroy_leaves_nothing(lease:
     word = unique_sleep()
     request = lease.start("sh", "-c", f"echo some; setsid sleep {word} & touch up; sleep {word}")
     await lease.sh("while ! [ -e up ]; do sleep 0.01; done")
-    left = running(word)
+    left = started(word, 2)
     os.kill(lease.init, signal.SIGKILL)
     with pytest.raises(errors.SandboxLost) as caught:
         await request.result()
@@ -277,7 +277,7 @@ async def test_a_killed_init_loses_the_command_and_destroy_leaves_nothing(lease:
 async def test_a_killed_init_is_replaced_at_the_next_attach(lease: Lease, state_dir: Path) -> None:
     word = unique_sleep()
     await lease.sh(f"echo kept > file; sleep {word} >/dev/null 2>&1 &")
-    left, init = running(word), lease.init
+    left, init = started(word), lease.init
     os.kill(init, signal.SIGKILL)
     wait_for_end(init)
     async with other_host(state_dir) as other:
@@ -339,7 +339,7 @@ async def test_a_new_worker_finds_files_and_what_ran_in_the_background(state_dir
         assert answer.lease is not None
         assert answer.lease.expires_at_ms == json.loads((lease.path / "record.json").read_text())["expires_at_ms"]
         assert (await there.sh("cat file")).stdout.data == b"kept\n"
-        assert len(running(word)) == 1
+        assert len(started(word)) == 1
         with pytest.raises(errors.ProcessNotFound):
             await there.wait("p").result()
         assert await there.destroy() == "destroyed"
@@ -351,8 +351,7 @@ async def test_commands_of_a_worker_that_vanished_are_ended_and_counted_as_lost(
     async with other_host(state_dir) as first:
         lease = await Lease.acquire(first, state_dir)
         await lease.spawn("p", "sh", "-c", f"setsid sleep {word} & sleep {word}")
-        until(lambda: len(running(word)) == 2, "both run")
-        left = running(word)
+        left = started(word, 2)
         assert await first.end_input() == 0
     wait_for_end(*left)
     async with other_host(state_dir) as second:

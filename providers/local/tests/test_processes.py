@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from providers.local.tests.leases import Lease, unique_sleep
-from providers.local.tests.machine import running, state_of
+from providers.local.tests.machine import running, started, state_of
 from sandport_provider_local.provider import LocalProvider
 from sandport_sdk.testing import HostInMemory
 from sandport_sdk.v1 import Limits, errors, types
@@ -77,7 +77,7 @@ async def test_only_one_call_follows_at_a_time(lease: Lease) -> None:
 async def test_a_program_that_nobody_follows_is_stopped_by_its_pipe(slow: Lease) -> None:
     word = unique_sleep()
     await slow.spawn("p", "yes", word)
-    (pid,) = running(word)
+    (pid,) = started(word)
     asleep = 0
     while asleep < 20:
         asleep = asleep + 1 if state_of(pid) == "S" else 0
@@ -176,7 +176,7 @@ async def test_a_process_outlives_the_call_that_followed_it(lease: Lease) -> Non
     request.cancel()
     with pytest.raises(errors.Cancelled):
         await request.result()
-    assert len(running(word)) == 1
+    assert len(started(word)) == 1
 
 
 # ---------------------------------------------------------------- input

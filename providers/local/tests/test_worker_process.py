@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from providers.local.tests.leases import unique_sleep
-from providers.local.tests.machine import running, until, wait_for_end
+from providers.local.tests.machine import started, wait_for_end
 from sandport_sdk.testing import new_id
 
 
@@ -100,14 +100,12 @@ def test_a_killed_worker_takes_its_commands_at_once_and_its_sandbox_after_the_gr
     init = init_of(state_dir, sandbox_id)
     worker.call("execute", sandboxId=sandbox_id, shell=f"setsid -f sleep {daemon} >/dev/null 2>&1")
     worker.begin("execute", sandboxId=sandbox_id, shell=f"setsid sleep {word} & sleep {word}")
-    until(lambda: len(running(word)) == 2, "the command runs")
-    mine = running(word)
+    mine, left = started(word, 2), started(daemon)
     os.kill(worker.process.pid, signal.SIGKILL)
     assert worker.process.stdout is not None
     while worker.process.stdout.readline():
         pass  # Nothing that lives on holds the host's pipe open.
     wait_for_end(*mine)
-    left = running(daemon)
     wait_for_end(init, *left)
     assert os.listdir(state_dir) == []
 
@@ -143,9 +141,9 @@ def test_an_end_while_a_command_runs_ends_the_command(worker: Worker, state_dir:
     sandbox_id = worker.acquire()
     init = init_of(state_dir, sandbox_id)
     worker.begin("execute", sandboxId=sandbox_id, argv=["sleep", word])
-    until(lambda: running(word) != [], "the command runs")
+    command = started(word)
     worker.process.terminate()
-    wait_for_end(*running(word))
+    wait_for_end(*command)
     assert worker.process.wait(20) == 0
     wait_for_end(init)
     assert os.listdir(state_dir) == []

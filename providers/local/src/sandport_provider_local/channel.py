@@ -47,6 +47,7 @@ class Channel:
 
     Attributes:
         pid: The init's process.
+        start_ticks: When that started.
         lost_commands: Whether it ended running commands because the worker before us vanished.
         reason: Why the init ended: `destroyed`, `expired`, `orphaned`, `terminated`; empty where it did not say.
         open: Whether the connection is there.
@@ -55,6 +56,7 @@ class Channel:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connected: socket.socket) -> None:
         self.pid = 0
+        self.start_ticks = 0
         self.lost_commands = False
         self.reason = ""
         self.open = True
@@ -215,7 +217,7 @@ class Channel:
             if answer is not None and not answer.done():
                 answer.set_result(rest[1] == b"1")
         elif verb == b"ready":
-            self.pid, self.lost_commands = int(rest[0]), rest[2] == b"1"
+            self.pid, self.start_ticks, self.lost_commands = int(rest[0]), int(rest[1]), rest[2] == b"1"
             if self._ready is not None and not self._ready.done():
                 self._ready.set_result(None)
         elif verb == b"ending":

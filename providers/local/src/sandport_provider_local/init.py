@@ -22,9 +22,9 @@ signal SEQ NUMBER REF                              -> signalled REF 0 | 1
 end                                                -> ending REASON, then the end of the connection
 ```
 
-One file, however long, and of the standard library only what starts fast: it is started by its path with nothing of
-ours on the module path, it must outlive every worker's environment, and its start is a part of every acquire. The
-worker imports the functions on /proc and on removal from here.
+Why so long: it is one file, and of the standard library it uses only what starts fast. It is started by its path with
+nothing of ours on the module path, it must outlive every worker's environment, and its start is a part of every
+acquire. The worker imports the functions on /proc and on removal from here.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ TERM_GRACE_S = 0.2
 EAGER_PASSES = 50
 """Passes of a kill that follow each other at once: what forks quickly is only caught by looking at once again."""
 PASS_S = 0.002
+STRAY_PASSES = 5
+"""Looks at an orphan of unknown origin before it is left alone: amid an exec a process shows no environment."""
 STRANGERS = 8
 """Connections that have not said hello yet; the oldest goes when there are more."""
 BACKLOG_MESSAGES = 4096
@@ -633,10 +635,10 @@ class Init:
         kill.orphans = self.orphans
         if not self.has_children or (kill.quiet > 1 and not strays):
             answer = b"gone"
-        elif kill.quiet > 1 or now >= kill.deadline:
+        elif kill.quiet > STRAY_PASSES or now >= kill.deadline:
             answer = b"signalled"
         else:
-            at_once = kill.passes < EAGER_PASSES
+            at_once = kill.passes < EAGER_PASSES and not (kill.quiet and strays)
             kill.next_at = now if at_once else now + PASS_S
             return
         self.kills.remove(kill)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from .places import Place, Record
 
+
 def _program() -> str:
     """The init's file: compiled where the import of it has left that, since compiling is half of its start."""
     cached = init.__spec__.cached

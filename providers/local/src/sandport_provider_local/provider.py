@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from .sandbox import Process, Sandbox
 
+FRAME_MARGIN_BYTES = 64 * 1024
+"""What a frame holds beside the output."""
 PAGE = 500
 """Leases in one answer of `listLeases`."""
 GONE_KEPT = 1024
@@ -40,6 +42,8 @@ class LocalProvider(Provider):
         super().__init__(session)
         self._sandboxes: dict[str, Sandbox] = {}
         self._gone: dict[str, None] = {}
+        self._output_limit_bytes = max(0, session.limits.frame_bytes - FRAME_MARGIN_BYTES) * 3 // 8
+        """Both streams of a result, in base64, must fit in one frame."""
 
     async def close(self) -> None:
         """Let go of every sandbox; each lives on for one orphan grace."""
@@ -172,7 +176,7 @@ class LocalProvider(Provider):
         command = sandbox.run(
             plan,
             kind="live" if params.live else "kept",
-            limit_bytes=params.output_limit_bytes,
+            limit_bytes=min(params.output_limit_bytes, self._output_limit_bytes),
             stdin=params.stdin,
             timeout_ms=params.timeout_ms,
         )
@@ -211,12 +215,12 @@ class LocalProvider(Provider):
         sandbox.add_process(params.process_id, command)
         try:
             await command.wait_started()
-        except asyncio.CancelledError:
-            await command.end()
-            raise command.interrupted() from None
-        except errors.WireError:
+        except BaseException as error:
             del sandbox.processes[params.process_id]
             sandbox.forget(command)
+            if isinstance(error, asyncio.CancelledError):
+                await command.end()
+                raise command.interrupted() from None
             raise
         return types.StartProcessResult()
 

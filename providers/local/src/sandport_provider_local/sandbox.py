@@ -21,7 +21,9 @@ from sandport_sdk.v1 import errors, pack, types, unpack
 from .channel import Channel, ChannelClosed
 from .command import Command, Kind, Plan
 from .errors import sandbox_failed
+from .init import boot_id
 from .launch import InitProcess, spawn_init
+from .places import Identity
 from .streams import HeldOpen
 from .survivors import PROCESS, SANDBOX_ID, sweep
 
@@ -124,7 +126,9 @@ class Sandbox:
             await self._open(connected, grace_ms)
         except ChannelClosed:
             return False
-        self._init = InitProcess.of(self._loop, self.place.read_identity(), self.record.token)
+        assert self._channel is not None
+        identity = Identity(self._channel.pid, self._channel.start_ticks, boot_id())
+        self._init = InitProcess.of(self._loop, identity, self.record.token)
         return True
 
     async def _open(self, connected: socket.socket, grace_ms: int) -> None:
@@ -361,6 +365,8 @@ async def attach(
         await sandbox.start_init(grace_ms=grace_ms)
     except ChannelClosed as error:
         raise errors.Unavailable(f"the sandbox's init did not come up: {error}; {place.log_tail()}") from error
+    except OSError as error:
+        raise sandbox_failed(error, dispatched="no") from error
     finally:
         os.close(lock)
     sandbox.lost_processes = True

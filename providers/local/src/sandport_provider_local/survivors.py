@@ -13,6 +13,8 @@ from .init import Stat, all_pids, freeze_and_kill, has_variable, read_stat
 
 SANDBOX_ID = "SANDPORT_SANDBOX_ID"
 PROCESS = "SANDPORT_PROCESS"
+PAUSE_S = 0.002
+"""Between two looks: what is killed takes a moment to be gone, and amid an exec a process shows no environment."""
 SWEEP_S = 5.0
 """After that, what still runs is named and left to the next try."""
 
@@ -32,8 +34,8 @@ def sweep(sandbox_id: str) -> list[int]:
             return []
         if time.monotonic() > deadline:
             return [process.pid for process in found]
-        if freeze_and_kill(found):
-            time.sleep(0.002)
+        freeze_and_kill(found)
+        time.sleep(PAUSE_S)
 
 
 def find(sandbox_id: str) -> list[Stat]:
