@@ -1,0 +1,65 @@
+"""Workers for the tests of the engine: each does one thing that the engine must see, name or survive."""
+
+import base64
+import sys
+from pathlib import Path
+from typing import Any
+
+from sandport_conformance.mutants.healthy import Call, Healthy, Json
+from sandport_conformance.mutants.leases import Leases
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def command(specimen: type[Healthy]) -> tuple[str, ...]:
+    """What starts a specimen, without site-packages for the sake of its start."""
+    path = [str(ROOT / "tests/conformance/src"), str(ROOT)]
+    code = f"import sys; sys.path[:0] = {path}; from {__name__} import {specimen.__name__} as s; s().main()"
+    return (sys.executable, "-S", "-E", "-c", code)
+
+
+class NeedsToken(Healthy):
+    """Acquires nothing without `config.region` and the secret `token`; tells the secret in its errors."""
+
+    class leases_class(Leases):  # noqa: N801 - it is the attribute of this name
+        def faults_of_config(self, config: Json) -> list[Json]:
+            return [] if config.get("region") else [{"field": "config.region", "message": "is missing"}]
+
+        def acquire_lease(self, call: Call) -> Json:
+            self.check_config(call.params)
+            token = call.params.get("secrets", {}).get("token", "")
+            print("the token is", token, file=sys.stderr)
+            coded = base64.b64encode(f"user:{token}".encode()).decode()
+            raise self.refusal("QuotaExceeded", f"no quota for {token} ({coded})", retry="later")
+
+
+class KeepsSandboxes(Healthy):
+    """Says that it destroyed a sandbox, and keeps it."""
+
+    class leases_class(Leases):  # noqa: N801 - it is the attribute of this name
+        def destroy_lease(self, call: Call) -> Json:
+            return {"state": "destroyed"}
+
+
+class WithoutProcesses(Healthy):
+    """Advertises the mandatory methods alone."""
+
+    methods = Healthy.methods[:10]
+
+
+class RefusesTheHello(Healthy):
+    """Never agrees."""
+
+    def admit(self, request_id: Any, method: str, params: Any) -> None:
+        super().admit(request_id, method, {"protocolVersions": "none"} if method == "initialize" else params)
+
+
+class FloodsStderr(Healthy):
+    """Writes 8 MiB to its log before it serves."""
+
+    def take_descriptors(self) -> None:
+        super().take_descriptors()
+        for _ in range(128):
+            sys.stderr.write("x" * 65535 + "\n")
+        sys.stderr.write("the last line\n")
+        sys.stderr.flush()
