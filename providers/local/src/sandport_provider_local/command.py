@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from .channel import Channel
 
+READ_AFTER_S = 0.002
+"""Output is looked at so long after the start: a command that is over by then wakes its worker half as often."""
 DRAIN_S = 0.25
 """What a command's last children may take to finish writing after it ended, before a stream counts as held open."""
 KILL_ANSWER_S = TERM_GRACE_S + KILL_S + 1.0
@@ -109,6 +111,7 @@ class Command:
         self._timeout_timer: asyncio.TimerHandle | None = None
         self._kill_timer: asyncio.TimerHandle | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
+        self._read_timer = loop.call_later(READ_AFTER_S, self._read)
 
         ours, theirs = open_terminal(pty) if pty is not None else open_pipes(stdin != b"")
         for name, fd in ours:
@@ -130,6 +133,7 @@ class Command:
                 variables=[*plan.variables, self._mark],
             )
         except ChannelClosed:
+            self._read_timer.cancel()
             self._drop_streams()
             raise
         if timeout_s is not None:
@@ -195,6 +199,10 @@ class Command:
             self._kill = "asked"
             self._kill_timer = self._loop.call_later(KILL_ANSWER_S, self.on_killed, "unreachable")
 
+    def _read(self) -> None:
+        for output in self.outputs:
+            output.begin()
+
     def _on_timeout(self) -> None:
         self._timed_out = True
         self.kill(gently=True)
@@ -207,6 +215,7 @@ class Command:
         self._stop_clock()
         for output in self.outputs:
             output.read_written()
+            output.begin()
         if all(output.end is not None for output in self.outputs):
             self._finish()
         else:
@@ -237,7 +246,7 @@ class Command:
             return
         self.finished = True
         self._stop_clock()
-        for timer in (self._timeout_timer, self._kill_timer, self._drain_timer):
+        for timer in (self._timeout_timer, self._kill_timer, self._drain_timer, self._read_timer):
             if timer is not None:
                 timer.cancel()
         if self.input is not None:

@@ -153,7 +153,12 @@ class Output:
         self._wide = name == "pty"
         self._over = False
         """The command has ended."""
+        self._begun = False
         os.set_blocking(fd, False)
+
+    def begin(self) -> None:
+        """Read from now on."""
+        self._begun = True
         self._resume()
 
     @property
@@ -216,7 +221,7 @@ class Output:
     # ------------------------------------------------------------ reading
 
     def _resume(self) -> None:
-        if not self._reading and self.end is None:
+        if self._begun and not self._reading and self.end is None:
             self._reading = True
             self._loop.add_reader(self._fd, self._on_readable)
 
