@@ -139,8 +139,10 @@ class Process:
         self._iterations += 1
         try:
             while (piece := await self._lane.next_piece()) is not None:
-                yield piece
-                self._lane.taken(piece[0], len(piece[1]))
+                try:
+                    yield piece
+                finally:
+                    self._lane.taken(piece[0], len(piece[1]))  # also where the iteration ends with this piece
         finally:
             self._iterations -= 1
             self._keep_unless_iterated()
