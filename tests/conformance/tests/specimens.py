@@ -22,7 +22,7 @@ class NeedsToken(Healthy):
     """Acquires nothing without `config.region` and the secret `token`; tells the secret in its errors."""
 
     class leases_class(Leases):  # noqa: N801 - it is the attribute of this name
-        def faults_of_config(self, config: Json) -> list[Json]:
+        def faults_of_config(self, config: Any) -> list[Json]:
             return [] if config.get("region") else [{"field": "config.region", "message": "is missing"}]
 
         def acquire_lease(self, call: Call) -> Json:

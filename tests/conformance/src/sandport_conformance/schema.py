@@ -111,7 +111,8 @@ def _plain(value: Any, rule: Json, path: str) -> list[str]:
     if "enum" in rule and value not in rule["enum"]:
         found.append(f"{path} is {shown}, not one of {rule['enum']}")
     if isinstance(value, str):
-        if "pattern" in rule and not re.search(rule["pattern"], value):
+        # In Python `$` matches before a last line feed too.
+        if "pattern" in rule and not re.search(rule["pattern"].replace("$", r"\Z"), value):
             found.append(f"{path} is {shown}, which does not match {rule['pattern']}")
         if rule.get("contentEncoding") == "base64" and not _is_base64(value):
             found.append(f"{path} is {shown}, which is not base64")

@@ -47,8 +47,10 @@ class Leases:
 
     # -------------------------------------------------------------- config
 
-    def faults_of_config(self, config: Json) -> list[Json]:
+    def faults_of_config(self, config: Any) -> list[Json]:
         """What is wrong with a config; this provider has no keys."""
+        if not isinstance(config, dict):
+            return [{"field": "config", "message": "must be an object"}]
         return [{"field": f"config.{name}", "message": "there is no such key"} for name in config]
 
     def check_config(self, params: Json) -> None:
