@@ -264,7 +264,7 @@ class Bench:
         left: list[str] = []
         try:
             self.note_failure("the shared sandbox", self._give_back_shared)
-            if self._ids:
+            if self._ids and any(map(_may_have_acquired, self.record_sessions)):
                 try:
                     left += self._sandboxes_left()
                 except (Failed, NotStarted) as failure:
@@ -298,6 +298,12 @@ class Bench:
             cursor = page.get("nextCursor")
             if not cursor:
                 return found
+
+
+def _may_have_acquired(session: Session) -> bool:
+    """Whether a sandbox may be there because of a session: its acquire was not refused."""
+    acquires = [request_id for request_id, method, _ in session.requests if method == "acquireLease"]
+    return any(not any("error" in answer.body for answer in session.answers(one)) for one in acquires)
 
 
 def _letters(count: int) -> str:
