@@ -291,6 +291,20 @@ async def test_a_killed_init_is_replaced_at_the_next_attach(lease: Lease, state_
         await there.destroy()
 
 
+async def test_commands_of_the_new_init_are_not_taken_for_survivors(lease: Lease) -> None:
+    """The worker that saw the init die is still looking for survivors when the next commands run."""
+    for _ in range(5):
+        word = unique_sleep()
+        await lease.sh(f"setsid -f sleep {word} >/dev/null 2>&1")
+        (left,) = started(word)
+        init = lease.init
+        os.kill(init, signal.SIGKILL)
+        wait_for_end(init)
+        assert (await lease.attach()).processes_lost
+        assert (await lease.sh("sleep 0.1; exit 3")).exit_code == 3
+        wait_for_end(left)
+
+
 async def test_after_a_reboot_the_files_are_there_and_the_processes_lost(
     lease: Lease, state_dir: Path, strangers: Strangers
 ) -> None:
@@ -433,6 +447,8 @@ async def test_a_long_list_comes_in_pages(host: HostInMemory, state_dir: Path, m
 async def test_a_probe_creates_nothing(host: HostInMemory, state_dir: Path) -> None:
     probed: types.ProbeResult = await host.call("probe", types.ProbeParams())
     assert [check.name for check in probed.checks if not check.ok] == []
+    probed = await host.call("probe", {"config": {"isolation": "require"}})
+    assert [check.name for check in probed.checks if not check.ok] == ["isolation"]
     assert entries(state_dir) == []
 
 

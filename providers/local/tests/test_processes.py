@@ -289,6 +289,21 @@ async def test_the_interrupt_character_reaches_the_program(lease: Lease) -> None
     assert (result.ended, result.signal) == ("signalled", 2)
 
 
+@pytest.mark.parametrize("size", [types.PtySize(columns=-1, rows=24), types.PtySize(columns=80, rows=65536)])
+async def test_a_size_that_no_terminal_has_is_refused(lease: Lease, size: types.PtySize) -> None:
+    with pytest.raises(errors.InvalidParams):
+        await lease.spawn("p", "true", pty=size)
+
+
+@pytest.mark.parametrize("number", [-1, 0, 65, 10**12])
+async def test_what_is_no_signal_is_refused_and_disturbs_nothing(lease: Lease, number: int) -> None:
+    await lease.spawn("p", "cat", stdin=True)
+    with pytest.raises(errors.InvalidParams):
+        await lease.signal("p", signal=number)
+    await lease.write("p", b"", end=True).result()
+    assert (await lease.wait("p").result()).exit_code == 0
+
+
 async def test_a_process_without_a_terminal_is_not_resized(lease: Lease) -> None:
     await lease.spawn("p", "true")
     with pytest.raises(errors.InvalidParams):

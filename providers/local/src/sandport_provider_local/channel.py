@@ -106,6 +106,7 @@ class Channel:
 
         Raises:
             ChannelClosed: The init is gone; the descriptors are closed.
+            OSError: There is no room for a message of this length; the descriptors are closed.
         """
         self._seq += 1
         words = (b"start", b"%d" % self._seq, mark, stdio, cwd, b"%d" % len(argv), *argv, *variables)
@@ -162,10 +163,13 @@ class Channel:
             raise ChannelClosed(self.reason or "the connection has ended")
         message = b"\0".join(words)
         if len(message) > MESSAGE_BYTES:
-            carrier = os.memfd_create("sandport-message", os.MFD_CLOEXEC)
-            with open(carrier, "wb", closefd=False) as file:
-                file.write(message)
-            message, fds = b"memfd", (carrier, *fds)
+            try:
+                fds = (carry(message), *fds)
+            except OSError:
+                for fd in fds:
+                    os.close(fd)
+                raise
+            message = b"memfd"
         self._unsent.append((message, fds))
         self._flush()
         if not self.open:
@@ -253,6 +257,22 @@ class Channel:
         self._lose(why)
         if self.on_close is not None:
             self.on_close()
+
+
+def carry(message: bytes) -> int:
+    """A file in memory that holds a message.
+
+    Raises:
+        OSError: There is no descriptor or no memory left.
+    """
+    fd = os.memfd_create("sandport-message", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(message)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def set_if_waiting(future: asyncio.Future[None]) -> None:

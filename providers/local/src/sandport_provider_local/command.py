@@ -132,7 +132,7 @@ class Command:
                 argv=plan.argv,
                 variables=[*plan.variables, self._mark],
             )
-        except ChannelClosed:
+        except (ChannelClosed, OSError):
             self._read_timer.cancel()
             self._drop_streams()
             raise

@@ -766,8 +766,11 @@ def write_identity() -> None:
 
 def log(text: str) -> None:
     """One line to the sandbox's log file, with the time."""
-    sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
-    sys.stderr.flush()
+    line = f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n".encode("utf-8", "backslashreplace")
+    try:
+        os.write(2, line)
+    except OSError:  # A full disk must not be the end of the sandbox.
+        return
 
 
 def main(arguments: list[str]) -> int:
@@ -785,8 +788,13 @@ def main(arguments: list[str]) -> int:
     listener.setblocking(False)
     init = Init(listener, os.environb[b"SANDPORT_INIT_TOKEN"], int(expires_ms), int(grace_ms))
     write_identity()
-    init.run()
-    init.finish()
+    try:
+        init.run()
+    except Exception:
+        init.ending = "failed"
+        raise
+    finally:
+        init.finish()
     return 0
 
 

@@ -96,10 +96,13 @@ class InitProcess:
     def _on_end(self) -> None:
         self.ended = True
         self.close()
-        with contextlib.suppress(ChildProcessError):  # Another worker's child is not ours to reap.
-            os.waitpid(self.pid, os.WNOHANG)
+        self._reap()
         for waiting in self._waiting:
             set_if_waiting(waiting)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):  # Another worker's child is not ours to reap.
+            os.waitpid(self.pid, os.WNOHANG)
 
     def runs(self) -> bool:
         """Whether it has not ended yet, by the kernel's word of this moment."""
@@ -137,7 +140,9 @@ class InitProcess:
         self.close()
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching; reap it, should it have ended just now."""
+        if not self.ended:
+            self._reap()
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -53,8 +54,8 @@ class LocalProvider(Provider):
     # ------------------------------------------------------------ config
 
     async def probe(self, params: types.ProbeParams, call: Call) -> types.ProbeResult:
-        """Look at what a sandbox needs of this machine."""
-        self.config_of(params).check()
+        """Look at what a sandbox needs of this machine. Repeat: looks again. Cancel: nothing."""
+        required = self.config_of(params).isolation == "require"
         return types.ProbeResult(
             checks=(
                 types.ProbeCheck(
@@ -64,7 +65,7 @@ class LocalProvider(Provider):
                 ),
                 types.ProbeCheck(name="shell", ok=os.access(SHELL, os.X_OK), detail=os.fsdecode(SHELL)),
                 types.ProbeCheck(name="python", ok=os.access(sys.executable, os.X_OK), detail=sys.executable),
-                types.ProbeCheck(name="isolation", ok=True, detail="none: " + sandboxes.NOTE),
+                types.ProbeCheck(name="isolation", ok=not required, detail=f"none: {sandboxes.NOTE}"),
             )
         )
 
@@ -204,6 +205,8 @@ class LocalProvider(Provider):
                 detail=errors.Detail(field="processId"),
                 dispatched="no",
             )
+        if params.pty is not None:
+            check_size(params.pty)
         plan = sandbox.plan(params, terminal=params.pty is not None)
         command = sandbox.run(
             plan,
@@ -238,8 +241,13 @@ class LocalProvider(Provider):
         """Signal a process's group, end its tree, or resize its terminal. Repeat: again. Cancel: may have signalled."""
         command = self._process(params.sandbox_id, params.process_id).command
         if params.resize is not None:
+            check_size(params.resize)
             return types.SignalProcessResult(delivered=command.resize(params.resize))
         if params.signal is not None:
+            if not 0 < params.signal < signal.NSIG:
+                raise errors.InvalidParams(
+                    f"{params.signal} is no signal's number", detail=errors.Detail(field="signal"), dispatched="no"
+                )
             return types.SignalProcessResult(delivered=await command.signal(params.signal))
         delivered = not command.finished
         await command.end()
@@ -281,3 +289,17 @@ class LocalProvider(Provider):
         sandbox = self._sandboxes.pop(sandbox_id, None)
         if sandbox is not None:
             sandbox.close()
+
+
+def check_size(size: types.PtySize) -> None:
+    """Refuse what no terminal can have.
+
+    Raises:
+        InvalidParams: A side is not within what the kernel keeps for it.
+    """
+    if not (0 <= size.columns <= 0xFFFF and 0 <= size.rows <= 0xFFFF):
+        raise errors.InvalidParams(
+            f"a terminal of {size.columns} by {size.rows} cannot be had",
+            detail=errors.Detail(limit=0xFFFF),
+            dispatched="no",
+        )

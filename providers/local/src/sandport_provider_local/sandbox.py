@@ -150,7 +150,7 @@ class Sandbox:
 
     async def _sweep_after(self, init: InitProcess) -> None:
         if await init.wait(1.0):
-            left = await asyncio.to_thread(sweep, self.place.sandbox_id)
+            left = await asyncio.to_thread(sweep, self.place)
             _log.warning("the init of %s was killed; what it left that does not end: %s", self.place.sandbox_id, left)
 
     @property
@@ -360,7 +360,7 @@ async def attach(
     if lock is None:
         return "unreachable", None
     try:
-        if await asyncio.to_thread(sweep, place.sandbox_id):
+        if await asyncio.to_thread(sweep, place):
             return "unreachable", None
         await sandbox.start_init(grace_ms=grace_ms)
     except ChannelClosed as error:
@@ -428,7 +428,7 @@ async def _end_of(init: InitProcess | None, place: Place) -> None:
 
 async def _clear(place: Place) -> None:
     """End what an init has left, and remove the place."""
-    left = await asyncio.to_thread(sweep, place.sandbox_id)
+    left = await asyncio.to_thread(sweep, place)
     if left:
         raise errors.Unavailable(f"these processes of the sandbox do not end: {left}", dispatched="yes")
     try:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import os
 import time
+from typing import TYPE_CHECKING
 
 from .init import Stat, all_pids, freeze_and_kill, has_variable, read_stat
+
+if TYPE_CHECKING:
+    from .places import Place
 
 SANDBOX_ID = "SANDPORT_SANDBOX_ID"
 PROCESS = "SANDPORT_PROCESS"
@@ -19,8 +23,10 @@ SWEEP_S = 5.0
 """After that, what still runs is named and left to the next try."""
 
 
-def sweep(sandbox_id: str) -> list[int]:
+def sweep(place: Place) -> list[int]:
     """Kill every process of ours that carries the sandbox's mark, with all below it; blocks for some milliseconds.
+
+    What runs under an init that is alive is not meant: the sandbox may have got a new one meanwhile.
 
     Returns:
         Those that are still there after `SWEEP_S` seconds; empty when two looks in a row found none.
@@ -28,7 +34,7 @@ def sweep(sandbox_id: str) -> list[int]:
     deadline = time.monotonic() + SWEEP_S
     quiet = 0
     while True:
-        found = find(sandbox_id)
+        found = find(place)
         quiet = 0 if found else quiet + 1
         if quiet == 2:
             return []
@@ -38,10 +44,23 @@ def sweep(sandbox_id: str) -> list[int]:
         time.sleep(PAUSE_S)
 
 
-def find(sandbox_id: str) -> list[Stat]:
-    """Live processes of this user, other than this one, that carry the sandbox's mark."""
-    mark = f"{SANDBOX_ID}={sandbox_id}".encode()
-    return [found for pid in all_pids() if pid != os.getpid() and (found := _with_mark(pid, mark)) is not None]
+def find(place: Place) -> list[Stat]:
+    """Live processes of this user, other than this one, that carry the sandbox's mark and have lost its init."""
+    mark = f"{SANDBOX_ID}={place.sandbox_id}".encode()
+    marked = [found for pid in all_pids() if pid != os.getpid() and (found := _with_mark(pid, mark)) is not None]
+    record, identity = place.read_record(), place.read_identity()
+    if identity is None or not identity.is_alive(record.token if record is not None else None):
+        return marked
+    return [process for process in marked if not _is_below(process, identity.pid)]
+
+
+def _is_below(process: Stat, ancestor: int) -> bool:
+    above: Stat | None = process
+    while above is not None and above.ppid > 1:
+        if above.ppid == ancestor:
+            return True
+        above = read_stat(above.ppid)
+    return False
 
 
 def _with_mark(pid: int, mark: bytes) -> Stat | None:
