@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import shutil
@@ -26,6 +27,22 @@ class Sandbox(NamedTuple):
     fd: int
 
 
+@pytest.fixture(autouse=True)
+def no_descriptor_stays_open() -> Iterator[None]:
+    before = _descriptors()
+    yield
+    assert _descriptors() == before
+
+
+def _descriptors() -> dict[str, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        # The listing's own descriptor is gone by now.
+        with contextlib.suppress(FileNotFoundError):
+            found[name] = os.readlink(f"/proc/self/fd/{name}")
+    return found
+
+
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     path = tmp_path / "sandbox"
@@ -38,7 +55,7 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 @pytest.fixture
 def deep_place() -> Iterator[Path]:
     """A directory for trees so deep that what pytest tidies up with would give up on them."""
-    place = Path(tempfile.mkdtemp(prefix="sync-"))
+    place = Path(tempfile.mkdtemp(prefix="sync-", dir=MEMORY))
     yield place
     subprocess.run(["rm", "-rf", place], check=True)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from host.tests.sync.conftest import Sandbox
-from host.tests.sync.trees import Directory, File, look, make, names_below, scratch_below
+from host.tests.sync.trees import Directory, File, Link, Node, look, make, names_below, scratch_below
 from sandport.sync import (
     SpaceExhaustedError,
     SyncCancelledError,
@@ -310,6 +310,28 @@ def test_names_that_others_make_inside_a_staged_directory_are_taken_over(sandbox
 
     copy_in(tmp_path / "source", sandbox.fd, b"work", cancelled=meddle)
     assert look(sandbox.path / "work") == look(tmp_path / "source")
+    assert (tmp_path / "outside").read_bytes() == b"precious"
+
+
+def test_scratch_names_that_others_take_are_left_to_them(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_bytes(b"precious")
+    entries: dict[bytes, Node] = {b"l%d" % number: Link(b"f1") for number in range(5)}
+    entries |= {b"f%d" % number: File(b"x" * 100_000) for number in range(5)}
+    make(tmp_path / "source", Directory({**entries, b"d": Directory({b"f": File(b"text")})}))
+    (sandbox.path / "work").mkdir()
+    seen: set[Path] = set()
+
+    def take() -> bool:
+        seen.update((sandbox.path / "work").glob(".sandport-*"))
+        for name in seen:
+            if not os.path.lexists(name):
+                name.symlink_to(tmp_path / "outside")
+        return False
+
+    copy_in(tmp_path / "source", sandbox.fd, b"work", cancelled=take)
+    assert len(seen) > 1
+    copied = names_below(sandbox.path / "work") - {os.fsencode(name.name) for name in seen}
+    assert copied == names_below(tmp_path / "source")
     assert (tmp_path / "outside").read_bytes() == b"precious"
 
 

@@ -345,6 +345,14 @@ def test_directories_shut_for_their_owner_are_filled_again_and_again(
     as_user(copy)
 
 
+def test_new_directories_belong_to_the_group_that_the_target_is_shared_by(sandbox: Sandbox, tmp_path: Path) -> None:
+    os.chmod(sandbox.path, 0o2755)
+    make(tmp_path / "source", Directory({b"d": Directory({b"f": File()}, 0o750)}))
+    for _ in range(2):
+        copy_in(tmp_path / "source", sandbox.fd, b"work")
+        assert [mode_of(sandbox.path / name) for name in ("work", "work/d")] == [0o2755, 0o2750]
+
+
 def test_source_and_target_may_not_be_the_same_directory(sandbox: Sandbox) -> None:
     make(sandbox.path / "work", Directory({b"f": File(b"text")}))
     with pytest.raises(SyncError, match="same directory"):
