@@ -8,6 +8,8 @@ from __future__ import annotations
 
 _SMALL_BYTES = 4096
 """A chunk below this is added to a buffer; as an object of its own it could cost many times its bytes."""
+_LARGE_BYTES = 16 * 1024 * 1024
+"""Beyond the default ceiling an unfinished line is one buffer."""
 _SAMPLE_BYTES = 64
 """How much of a line that is too long is kept, for the message."""
 _MORE_THAN_A_READ_BYTES = 512 * 1024
@@ -77,6 +79,12 @@ class LineSplitter:
             self.overflow = b"".join(part[:size] for part in parts)[:size]
             self._parts = []
             self._length = 0
+        elif self._length > _LARGE_BYTES:
+            # In one buffer, which the C library maps for itself: hundreds of pieces would leave its heap full of holes,
+            # and the process as large as its largest message ever after.
+            if len(self._parts) != 1 or not isinstance(self._parts[0], bytearray):
+                self._parts = [bytearray().join(self._parts)]
+            self._parts[0] += piece
         elif len(piece) >= _SMALL_BYTES:
             self._parts.append(piece)
         elif self._parts and isinstance(self._parts[-1], bytearray):
