@@ -12,13 +12,17 @@ from typing import Any, TypeVar
 from msgspec import DecodeError, Raw, Struct, ValidationError, to_builtins
 from msgspec.json import Decoder, Encoder
 
-from .envelope import Incoming
+from .envelope import Incoming, IncomingOutput
 from .errors import Detail, ErrorData, ErrorObject, Internal, TooLarge
+from .v1 import OutputParams
 
 _T = TypeVar("_T")
 
 _encoder = Encoder()
 _incoming = Decoder(Incoming)
+_output = Decoder(IncomingOutput)
+_OUTPUT = b'{"method":"output","params":{'
+"""How output begins where our own encoder wrote it; other forms of it are as good, and read in two passes."""
 _error = Decoder(ErrorObject)
 _ONE_KIND_OF_BRACKET = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKET = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -113,6 +117,16 @@ def read(line: bytes, *, depth: int) -> Incoming:
     return message
 
 
+def read_output(line: bytes, *, depth: int) -> OutputParams | None:
+    """The piece of output in a line, in one pass; None where it is not that or not as it should be: `read` it then."""
+    if not line.startswith(_OUTPUT) or not line.isascii() or deeper_than(line, depth):
+        return None
+    try:
+        return _output.decode(line).params
+    except (DecodeError, ValueError, RecursionError):
+        return None  # what is wrong with it is said by whoever reads it as any other message
+
+
 def is_blank(line: bytes) -> bool:
     """Whether there is nothing in a line but white space."""
     return not line.strip(_WHITE_SPACE)
@@ -131,12 +145,14 @@ def read_error(raw: Raw) -> ErrorObject | None:
     return ErrorObject(loose.code, loose.message)
 
 
-def read_as(type_: type[_T], raw: bytes | Raw) -> _T:
-    """Params or a result as their struct.
+def read_as(type_: type[_T], raw: bytes | Raw | Struct) -> _T:
+    """Params or a result as their struct, which they may be already.
 
     Raises:
         ValueError: They do not fit; the message names the member by its path.
     """
+    if isinstance(raw, Struct):
+        return _as_it_is(type_, raw)
     decoder = _decoders.get(type_)
     if decoder is None:
         decoder = _decoders[type_] = Decoder(type_)
@@ -147,6 +163,12 @@ def read_as(type_: type[_T], raw: bytes | Raw) -> _T:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     return value
+
+
+def _as_it_is(type_: type[_T], value: Struct) -> _T:
+    if isinstance(value, type_):
+        return value
+    raise ValueError(f"{type(value).__name__} is not {type_.__name__}")
 
 
 # A cache, not state: a decoder depends on nothing but its type, and costs 20 to 200 us to build.

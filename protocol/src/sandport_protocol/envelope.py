@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from .errors import ErrorObject
+from .v1 import OutputParams
 
 Id = int | str
 """An id of a request: echoed exactly, never reused on a connection."""
@@ -21,6 +22,14 @@ class Incoming(Struct, frozen=True, gc=False):
     params: Raw = Raw()
     result: Raw = Raw()
     error: Raw = Raw()
+
+
+class IncomingOutput(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """A piece of output and nothing else, read in one pass: most of what a busy worker sends."""
+
+    jsonrpc: Literal["2.0"]
+    method: Literal["output"]
+    params: OutputParams
 
 
 class Request(Struct, frozen=True, gc=False):

@@ -7,7 +7,7 @@ from msgspec import Raw, Struct
 from .envelope import Id
 from .errors import ErrorObject
 from .states import Outcome
-from .v1 import InitializeResult
+from .v1 import InitializeResult, OutputParams
 
 
 class RequestReceived(Struct, frozen=True, gc=False):
@@ -22,7 +22,8 @@ class NotificationReceived(Struct, frozen=True, gc=False):
     """A message that wants no answer and is allowed now."""
 
     method: str
-    params: Raw
+    params: Raw | OutputParams
+    """For `codec.read_as`; of output, most of which is read in one pass, they may be read already."""
 
 
 class RequestEnded(Struct, frozen=True, gc=False):

@@ -185,6 +185,10 @@ class HostConnection:
         return events
 
     def _receive_line(self, line: bytes, events: list[HostEvent]) -> None:
+        piece = codec.read_output(line, depth=self._depth)
+        if piece is not None and (self.phase, "report") in MOVES:
+            events.append(NotificationReceived("output", piece))
+            return
         try:
             message = codec.read(line, depth=self._depth)
         except codec.Unreadable as error:

@@ -483,7 +483,7 @@ class WorkerClient(asyncio.Protocol):
             try:
                 piece = codec.read_as(OutputParams, event.params)
             except ValueError as error:
-                self._violated(f"unreadable output: {error}", bytes(event.params)[:120])
+                self._violated(f"unreadable output: {error}", _beginning(event.params))
                 return
             call = self._calls.get(piece.id)
             if call is None or call.sink is None:
@@ -527,7 +527,7 @@ class WorkerClient(asyncio.Protocol):
         try:
             progress = codec.read_as(ProgressParams, event.params)
         except ValueError as error:
-            self._violated(f"unreadable progress: {error}", bytes(event.params)[:120])
+            self._violated(f"unreadable progress: {error}", _beginning(event.params))
             return
         call = self._calls.get(progress.id)
         if call is not None and call.on_progress is not None:
@@ -600,6 +600,10 @@ class WorkerClient(asyncio.Protocol):
         mark = f" [crash {report.id}]" if report is not None else ""
         kind = WorkerWedged if report is not None and report.kind == "wedge" else WorkerCrashed
         return kind(what + mark, report=report, dispatched="unknown" if dispatched else "no")
+
+
+def _beginning(params: Raw | Struct) -> bytes:
+    return bytes(params)[:120] if isinstance(params, Raw) else b""
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
