@@ -73,7 +73,9 @@ class _Door:
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Add the items before -k and -m choose among them."""
         group = _Checks.from_parent(session, name=_GROUP, nodeid=_GROUP, door=self)
-        items.extend(group.collect())
+        report = group.ihook.pytest_make_collect_report(collector=group)
+        group.ihook.pytest_collectreport(report=report)  # so that they are counted as collected
+        items.extend(report.result)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
