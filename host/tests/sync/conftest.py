@@ -84,8 +84,7 @@ def as_user() -> Iterator[Callable[[Callable[[Path], None]], None]]:
         _in_child(demoted)
 
     yield run
-    for directory, _, _ in os.walk(place):
-        os.chmod(directory, 0o700)
+    subprocess.run(["chmod", "-R", "u+rwX", place], check=True)
     shutil.rmtree(place)
 
 
