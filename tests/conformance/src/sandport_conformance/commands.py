@@ -43,6 +43,16 @@ DEFAULT_COMMANDS: dict[str, tuple[str, ...] | None] = {
     "directory": _sh("pwd -P"),
     # Writes the text into a file of the working directory.
     "write_file": _sh('printf %s "$2" >"$1"', "{name}", "{text}"),
+    # Waits until a file of the working directory exists, then writes the text.
+    "wait_for_file": _sh('while ! [ -e "$1" ]; do sleep 0.1; done; printf %s "$2"', "{name}", "{text}"),
+    # Writes its process id and that of a child into a file, then the text; both do nothing for so long.
+    "note_ids": _sh('sleep "$3" & printf "%s %s" "$$" "$!" >"$1"; printf %s "$2"; wait', "{name}", "{text}", "{seconds}"),
+    # Writes how many of the processes whose ids a file holds still live, as in "0"; a zombie does not.
+    "count_alive": _sh(
+        'n=0; for p in $(cat "$1"); do if kill -0 "$p" 2>/dev/null && '
+        '! grep -qs "^State:[[:space:]]*[ZX]" "/proc/$p/status"; then n=$((n + 1)); fi; done; printf %s "$n"',
+        "{name}",
+    ),
     # Copies a file of the working directory to stdout; fails where it does not exist.
     "read_file": ("cat", "{name}"),
 }

@@ -97,6 +97,7 @@ class Healthy:
     def take_descriptors(self) -> None:
         """Keep the wire on descriptors of our own; a stray print goes to the log, a stray read finds nothing."""
         self.wire_in, self.wire_out = os.dup(0), os.dup(1)
+        os.set_blocking(self.wire_out, False)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(2, 1)
@@ -116,11 +117,11 @@ class Healthy:
             if self.waker in ready or self.wire_out in ready or os.getppid() != parent:
                 return
             if self.wire_in not in ready:
-                if self.phase == "serving" and time.monotonic() - heard > self.limits["hostSilenceMs"] / 1000:
+                if self.phase == "serving" and self.is_silence(heard):
                     return
                 continue
             heard = time.monotonic()
-            data = os.read(self.wire_in, _PIECE_BYTES)
+            data = self.read()
             if not data:
                 return
             pending += data
@@ -128,8 +129,15 @@ class Healthy:
                 *whole, rest = self.split(bytes(pending))
                 pending = bytearray(rest)
                 yield from (line for line in whole if self.fits(line))
-            if len(pending) > self.own_limits["frameBytes"]:
-                self.fits(bytes(pending))
+            self.look_at_unfinished(pending)
+
+    def read(self) -> bytes:
+        """What is there; nothing at the end."""
+        return os.read(self.wire_in, _PIECE_BYTES)
+
+    def is_silence(self, heard: float) -> bool:
+        """Whether the host, heard at this time, has been silent for so long that it must be dead."""
+        return time.monotonic() - heard > self.limits["hostSilenceMs"] / 1000
 
     def wait_input(self) -> set[int]:
         """Descriptors that something happened on; the outgoing one only ever says that the host has closed it."""
@@ -149,6 +157,11 @@ class Healthy:
             return True
         self.violated(f"a line longer than {self.own_limits['frameBytes']} bytes (limits.frameBytes)")
         return False
+
+    def look_at_unfinished(self, pending: bytearray) -> None:
+        """Nothing is gathered beyond the ceiling."""
+        if len(pending) > self.own_limits["frameBytes"]:
+            self.fits(bytes(pending))
 
     def violated(self, rule: str) -> None:
         """Answer what cannot be survived, and close."""
@@ -188,7 +201,7 @@ class Healthy:
         """Serve one line."""
         if not line.strip(b" \t\r"):
             return
-        if deeper_than(line, self.own_limits["depth"]):
+        if self.too_deep(line):
             self.violated(f"nested deeper than {self.own_limits['depth']} levels (limits.depth)")
             return
         try:
@@ -203,9 +216,16 @@ class Healthy:
         else:
             self.take_notification(message["method"], message.get("params", {}))
 
+    def too_deep(self, line: bytes) -> bool:
+        """Whether a line passes the ceiling on nesting."""
+        return deeper_than(line, self.own_limits["depth"])
+
     def parse(self, line: bytes) -> Any:
         """A line as JSON."""
-        return json.loads(line.decode("utf-8"), parse_constant=_no_constant)
+        message = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
+        if b"\\u" in line:
+            json.dumps(message, ensure_ascii=False).encode()  # half a surrogate pair has no UTF-8
+        return message
 
     def take_request(self, message: Json) -> None:
         """Refuse a request, answer it, or give it a thread."""
@@ -213,7 +233,7 @@ class Healthy:
         try:
             self.admit(request_id, method, params)
         except Refusal as refusal:
-            self.refuse(request_id, refusal)
+            self.refuse_request(request_id, refusal)
             return
         if method == "ping":
             self.answer(request_id, self.pong())
@@ -226,6 +246,14 @@ class Healthy:
             if method == "writeProcess":
                 self.leases.queue_write(call)  # here, where calls still have their order
             threading.Thread(target=self.serve, args=(call,), daemon=True).start()
+
+    def refuse_request(self, request_id: Any, refusal: Refusal) -> None:
+        """Refuse what was not taken; a call that is open under the same id stays open."""
+        with self.lock:
+            first = self.open.get(key_of(request_id))
+            self.refuse(request_id, refusal)
+            if first is not None:
+                self.open[key_of(request_id)] = first
 
     def admit(self, request_id: Any, method: str, params: Any) -> None:
         """Raise Refusal where a request must not be served."""
@@ -310,9 +338,10 @@ class Healthy:
     def hello(self, params: Json) -> Json:
         """The result of `initialize`."""
         ceilings = {n: v for n, v in self.own_limits.items() if schema.protocol()["limits"][n]["kind"] == "ceiling"}
+        config = {"type": "object", "properties": {"label": {"type": "string", "default": "plain"}}}
         return {
             "protocolVersion": max(VERSIONS),
-            "provider": {"name": self.name, "version": "1", "configSchema": {"type": "object", "properties": {}}},
+            "provider": {"name": self.name, "version": "1", "configSchema": config},
             "supportedMethods": list(self.methods),
             "capabilities": dict(self.capabilities),
             "limits": ceilings,
@@ -363,7 +392,11 @@ class Healthy:
 
     def answer(self, request_id: Any, result: Json) -> None:
         """Send a result, or the error that says that it does not fit in a frame."""
-        line = self.encode({"jsonrpc": "2.0", "id": request_id, "result": result})
+        try:
+            line = self.encode({"jsonrpc": "2.0", "id": request_id, "result": result})
+        except ValueError as error:
+            self.refuse(request_id, Refusal("Internal", f"the result is no JSON: {error}", dispatched="unknown"))
+            return
         if len(line) - 1 > self.limits["frameBytes"]:
             refusal = Refusal("TooLarge", "the result does not fit in a frame (limits.frameBytes)", dispatched="yes")
             self.refuse(request_id, refusal)
@@ -374,7 +407,15 @@ class Healthy:
         """Send an error."""
         data = {"condition": refusal.condition, "retry": "never", "dispatched": "no", **refusal.data}
         error = {"code": schema.error_code(refusal.condition), "message": refusal.message, "data": data}
-        self.settle(request_id, self.encode({"jsonrpc": "2.0", "id": request_id, "error": error}))
+        line = self.encode({"jsonrpc": "2.0", "id": request_id, "error": error})
+        if len(line) - 1 > self.limits["frameBytes"]:
+            line = self.encode({"jsonrpc": "2.0", "id": request_id, "error": self.shortened(error)})
+        self.settle(request_id, line)
+
+    def shortened(self, error: Json) -> Json:
+        """An error without what may be long."""
+        data = {name: value for name, value in error["data"].items() if name != "partial"}
+        return {**error, "message": error["message"][:1000], "data": data}
 
     def settle(self, request_id: Any, line: bytes) -> None:
         """Send an answer and close its id in one step, so that no pong can fall between."""
@@ -398,8 +439,22 @@ class Healthy:
             while left:
                 try:
                     left = left[os.write(self.wire_out, left) :]
+                except BlockingIOError:
+                    self.wait_room()
                 except BrokenPipeError:
                     return  # the reading thread sees it too, and ends the worker
+
+    def wait_room(self) -> None:
+        """Wait until the host reads on; after the end of our input, which nobody else may see now, not for long."""
+        poll = select.poll()
+        poll.register(self.wire_out, select.POLLOUT)
+        poll.register(self.wire_in, 0)  # says only that the host has closed it
+        ready = poll.poll(_TICK_S * 1000)
+        if any(descriptor == self.wire_in for descriptor, _ in ready):
+            poll.unregister(self.wire_in)
+            if not poll.poll(self.limits["drainMs"]):
+                self.guard.kill_all()
+                os._exit(1)
 
 
 def key_of(request_id: Any) -> Any:

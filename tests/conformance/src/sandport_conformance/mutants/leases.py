@@ -48,10 +48,13 @@ class Leases:
     # -------------------------------------------------------------- config
 
     def faults_of_config(self, config: Any) -> list[Json]:
-        """What is wrong with a config; this provider has no keys."""
+        """What is wrong with a config, whose one key is `label`."""
         if not isinstance(config, dict):
             return [{"field": "config", "message": "must be an object"}]
-        return [{"field": f"config.{name}", "message": "there is no such key"} for name in config]
+        found = [{"field": f"config.{name}", "message": "there is no such key"} for name in config if name != "label"]
+        if not isinstance(config.get("label", ""), str):
+            found.append({"field": "config.label", "message": "must be a text"})
+        return found
 
     def check_config(self, params: Json) -> None:
         """Raise where a config cannot be used."""
@@ -63,7 +66,9 @@ class Leases:
     def validate_config(self, call: Call) -> Json:
         """The config with its defaults, or its faults."""
         config = call.params.get("config", {})
-        return {"config": config, "issues": self.faults_of_config(config)}
+        if issues := self.faults_of_config(config):
+            return {"issues": issues}
+        return {"config": {"label": "plain"} | config}
 
     def probe(self, call: Call) -> Json:
         """Whether sandboxes can be made."""
@@ -89,6 +94,7 @@ class Leases:
         except FileExistsError:
             raise self.refusal("InvalidRequest", f"{sandbox_id} was used already: an id serves one create") from None
         (self.root / sandbox_id / "files").mkdir(parents=True)
+        self.report(call, "the directory is there")
         facts = {"storeId": self.store_id, "createdAtMs": int(time.time() * 1000)}
         (self.root / sandbox_id / "lease.json").write_text(json.dumps(facts), encoding="utf-8")
         if call.cancelled.is_set():
@@ -96,6 +102,10 @@ class Leases:
             raise self.cancelled_error
         self.attached.add(sandbox_id)
         return self.lease_of(sandbox_id, egress)
+
+    def report(self, call: Call, message: str) -> None:
+        """Tell the host how far a call is."""
+        self.worker.notify("progress", {"id": call.id, "message": message, "done": 1, "total": 2})
 
     def lease_of(self, sandbox_id: str, egress: Json | None = None) -> Json:
         """The lease result of a sandbox that exists."""

@@ -198,6 +198,9 @@ class Program:
         StartFailed: It could not be.
     """
 
+    no_input: int | None = subprocess.DEVNULL
+    """What a command without input reads from."""
+
     def __init__(self, name: str, options: Json, guard: Guard, *, keep_input: bool, timeout_ms: int | None) -> None:
         self.name = name
         self.guard = guard
@@ -218,7 +221,7 @@ class Program:
                 options["args"],
                 cwd=options["cwd"],
                 env=options["env"],
-                stdin=subprocess.PIPE if keep_input else subprocess.DEVNULL,
+                stdin=subprocess.PIPE if keep_input else self.no_input,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 process_group=0,
