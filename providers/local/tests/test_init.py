@@ -1,5 +1,6 @@
 """The init by itself, spoken to over its socket as a worker does, and as nobody should."""
 
+import contextlib
 import itertools
 import os
 import signal
@@ -10,11 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from providers.local.tests.leases import unique_sleep
 from providers.local.tests.machine import (
     PATIENCE_S,
     children_of,
+    descriptors_of,
     running,
     start_ticks,
     started,
@@ -162,6 +166,31 @@ def test_a_worker_that_speaks_nonsense_is_dropped_and_nobody_else(init: Running,
     wait_for_end(pid)
     start(worker, 1, b"true")
     assert worker.hear() == [b"exit", b"1", b"0", b"0"]
+
+
+VERBS = st.sampled_from([b"start", b"kill", b"signal", b"memfd", b"hello", b"started", b""])
+FIELDS = st.lists(st.one_of(st.binary(max_size=8), st.integers(-(2**70), 2**70).map(lambda n: b"%d" % n)), max_size=9)
+
+
+def test_no_message_of_a_worker_ends_the_init(init: Running) -> None:
+    @given(verb=VERBS, fields=FIELDS, descriptors=st.integers(0, 6))
+    def send(verb: bytes, fields: list[bytes], descriptors: int) -> None:
+        null = os.open(os.devnull, os.O_RDWR)
+        broken = init.worker()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            broken.say(verb, *fields, fds=(null,) * descriptors)
+            broken.say("what")
+        os.close(null)
+        while not broken.is_dropped():
+            pass
+        init.peers.remove(broken)
+        broken.socket.close()
+
+    send()
+    worker = init.worker()
+    start(worker, 1, b"true")
+    assert worker.hear() == [b"exit", b"1", b"0", b"0"]
+    assert len(descriptors_of(init.pid)) < 16, "none of theirs was kept"
 
 
 def test_a_carrier_of_a_message_must_be_a_file_of_a_bounded_size(init: Running) -> None:
