@@ -11,10 +11,8 @@ import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+from examples.demo.source import Project, project
 from sandport import Host
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from source import Project, project
 
 
 def step(text: str) -> None:

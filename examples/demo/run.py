@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 PR_SET_CHILD_SUBREAPER = 36
 SETTLE_S = 2.0
 """A process that is ending may still be seen for a moment."""
@@ -93,8 +93,8 @@ def main() -> int:
         prepare = [sys.executable, "-c", "from sandport.home import Home; Home.open().state_dir('local')"]
         subprocess.run(prepare, check=True, env=environ)
         before = files_in(home)
-        command = [sys.executable, str(HERE / "job.py"), *(["--offline"] if options.offline else [])]
-        done = subprocess.run(command, env=environ, check=False)
+        command = [sys.executable, "-m", "examples.demo.job", *(["--offline"] if options.offline else [])]
+        done = subprocess.run(command, env=environ, cwd=REPOSITORY, check=False)
         if options.sabotage:
             subprocess.Popen(["sleep", "60"], start_new_session=True)
         print("\n== nothing is left", flush=True)

@@ -38,7 +38,9 @@ def project(scratch: Path, *, offline: bool) -> Project:
     if _is_ours(archive):
         with tarfile.open(archive) as file:
             # The digest says what is inside; the filter only exists from Python 3.11.4 on.
-            file.extractall(scratch, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+            if hasattr(tarfile, "data_filter"):
+                file.extraction_filter = tarfile.data_filter
+            file.extractall(scratch)
         return Project(PINNED, scratch / ARCHIVE.removesuffix(".tar.gz"), "toolz", ".")
     print("no source distribution at hand: using this repository's protocol/", flush=True)
     return Project("sandport-protocol", REPOSITORY / "protocol", "tests", "src")
