@@ -112,6 +112,17 @@ def test_a_check_that_leaves_the_shared_worker_useless_fails_and_harms_no_other(
     assert "signal 9" in report.results[0].reason
 
 
+def test_a_check_has_one_shared_worker_also_when_that_has_ended() -> None:
+    def goes_on(lab: Lab) -> None:
+        lab.worker.process.signal(9)
+        lab.worker.exit()
+        lab.worker.ping()
+
+    (result,) = report_of(a_check(goes_on)).results
+    assert "signal 9" in result.reason
+    assert len(result.evidence) == 1
+
+
 def test_a_check_uses_the_processes_that_it_declares() -> None:
     def mixes(lab: Lab) -> None:
         _ = lab.worker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from html import escape
 
@@ -95,10 +96,15 @@ def _story(result: Result) -> str:
         f"<h3>{escape(check.id)} <small>{escape(check.level)} {escape(check.severity)} "
         f"{escape(_label(result))}</small></h3>"
         f"<p class=reason>{escape(result.reason)}</p>{known}"
-        f"<dl><dt>clause</dt><dd>{escape(check.requirement.clause)}</dd>"
-        f"<dt>why</dt><dd>{escape(check.why)}</dd><dt>fix</dt><dd>{escape(check.fix)}</dd>{source}</dl>"
+        f"<dl><dt>clause</dt><dd>{_prose(check.requirement.clause)}</dd>"
+        f"<dt>why</dt><dd>{_prose(check.why)}</dd><dt>fix</dt><dd>{_prose(check.fix)}</dd>{source}</dl>"
         f"{evidence}</section>"
     )
+
+
+def _prose(text: str) -> str:
+    """Text of ours, in which backquotes mean code."""
+    return re.sub("`([^`]*)`", r"<code>\1</code>", escape(text))
 
 
 def _evidence(evidence: Evidence, number: int) -> str:
@@ -124,7 +130,7 @@ def _table(report: Report) -> str:
     rows = "".join(
         f"<tr class={_css(result)}><td>{escape(result.check.level)}</td><td>{_link(result)}</td>"
         f"<td>{escape(result.check.severity)}</td><td class=outcome>{escape(_label(result))}</td>"
-        f"<td>{escape(result.check.title)}{_why_not(result)}</td>"
+        f"<td>{_prose(result.check.title)}{_why_not(result)}</td>"
         f"<td class=number>{result.duration_s:.2f} s</td><td class=number>{_memory(result)}</td></tr>"
         for result in report.results
     )

@@ -40,6 +40,7 @@ tr.good .outcome { color: var(--good); } tr.bad .outcome { color: var(--bad); fo
 tr.warning .outcome { color: var(--warning); } tr.none .outcome { color: var(--none); }
 a { color: inherit; }
 .transcript { margin-top: .4rem; } .transcript td { padding: .1rem .6rem .1rem 0; vertical-align: top; }
+.transcript td:not(:last-child) { width: 1%; white-space: nowrap; }
 .transcript td:first-child { color: var(--soft); font: 12.5px/1.5 ui-monospace, monospace; text-align: right; }
 .transcript .note code { color: var(--soft); font-style: italic; }
 """
