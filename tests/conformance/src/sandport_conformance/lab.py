@@ -40,6 +40,7 @@ class Lab:
         self.random = random.Random(f"{bench.seed} {check.id}")
         self.used: list[Session] = []
         """Sessions whose transcripts a failure of this check shows."""
+        self._shared: Session | None = None
         self._own: list[Session] = []
         self._sandboxes: list[Sandbox] = []
 
@@ -47,10 +48,12 @@ class Lab:
 
     @property
     def worker(self) -> Session:
-        """The shared worker: greeted, serving, and expected to serve on after the check."""
+        """The shared worker: greeted, serving, and expected to serve on after the check; one and the same in it."""
         if self._check.uses is not Uses.SHARED:
             raise TypeError(f"{self._check.id} is declared to use {self._check.uses.value} processes; use lab.spawn()")
-        return self._use(self._bench.shared())
+        if self._shared is None:
+            self._shared = self._use(self._bench.shared())
+        return self._shared
 
     def spawn(
         self,
