@@ -1,6 +1,7 @@
 """Workers that end while they are used: one report, every call told, the next one served by a new worker."""
 
 import asyncio
+import json
 import os
 import signal
 
@@ -10,6 +11,7 @@ from sandport.errors import WorkerCrashed, WorkerError, WorkerStartFailed
 from sandport.numbers import Restart, StopLadder, Timing
 from sandport.outcome import Outcome
 from sandport.worker.lifetime import Worker
+from sandport_protocol.capabilities import MANDATORY
 from tests.integration.conftest import OpenHost
 from tests.integration.stage import QUICK, Journal, Records, alive, children, eventually, marked_with, worker
 
@@ -224,7 +226,8 @@ async def test_a_restart_is_the_same_start_again(open_host: OpenHost, journal: J
 @pytest.mark.slow
 async def test_a_hundred_replacements_leave_one_worker(open_host: OpenHost) -> None:
     """O12, NousResearch/hermes-agent#58219: each reconnect leaked the child before it."""
-    hello = '{"protocolVersion":1,"provider":{"name":"sh","version":"0"},"supportedMethods":[]}'
+    methods = json.dumps(MANDATORY)
+    hello = f'{{"protocolVersion":1,"provider":{{"name":"sh","version":"0"}},"supportedMethods":{methods}}}'
     script = (
         f"""read line; echo '{{"jsonrpc":"2.0","id":1,"result":{hello}}}'; """
         """read line; echo '{"jsonrpc":"2.0","method":"ready","params":{}}'; exec sleep 600"""

@@ -184,6 +184,22 @@ async def test_small_input_needs_no_processes(open_host: OpenHost) -> None:
                 pytest.fail("it was started")
 
 
+async def test_more_commands_than_a_sandbox_can_run_wait_their_turn(open_host: OpenHost) -> None:
+    """44, asyncssh#244: the eleventh of several commands at once failed."""
+    limited = worker("well_behaved", "--processes", "--at-most", "4")
+    async with open_host(folders=limited) as host, host.lease("folders") as sandbox:
+        async with sandbox.start(["cat"], stdin=True) as process:
+            outcomes = await asyncio.gather(*(sandbox.execute(shell=f"exit {number}") for number in range(20)))
+            assert [outcome.exit_code for outcome in outcomes] == list(range(20))
+            assert process.running
+        calls = [asyncio.ensure_future(sandbox.execute(["sleep", "600"])) for _ in range(6)]
+        await asyncio.sleep(0)
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+        assert (await sandbox.execute(["true"])).ok
+
+
 async def test_a_crash_ends_the_process_for_its_host_with_what_was_received(
     open_host: OpenHost, journal: Journal
 ) -> None:

@@ -146,6 +146,18 @@ async def test_what_was_withheld_is_named_with_the_line_that_grants_it(open_host
     assert "withheld" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("lacks a method", "the scripted worker does not serve listLeases"),
+        ("lacks half a group", "serves a part of the group process and lacks writeProcess, signalProcess"),
+    ],
+)
+async def test_a_method_that_is_missing_is_named_at_the_start(open_host: OpenHost, way: str, said: str) -> None:
+    error = await start_failure(open_host, worker("greets_wrongly", way))
+    assert said in str(error)
+
+
 @pytest.mark.slow
 async def test_a_hundred_failed_starts_leave_no_process_no_zombie_and_no_descriptor(open_host: OpenHost) -> None:
     """O13, mozilla-ai/mcpd#299: a failure between spawn and ready leaked the process."""

@@ -295,7 +295,13 @@ class Host:
 
     def _late(self, provider: str, method: str, params: Struct, result: Raw | None) -> None:
         """A create that succeeded after its caller was told otherwise: undo it."""
-        if isinstance(params, AcquireLeaseParams) and result is not None and not self._closing:
+        if not isinstance(params, AcquireLeaseParams) or result is None:
+            return
+        if self._closing:
+            self._log(
+                "error", "a sandbox may be left: its create succeeded while the host closed", sandbox=params.sandbox_id
+            )
+        else:
             self._log("warning", "a create succeeded after its lease was given up", sandbox=params.sandbox_id)
             self._spawn(self._end_late(provider, params), f"sandport clean-up {params.sandbox_id}")
 

@@ -99,6 +99,9 @@ class Sandbox:
         self._ended: str | None = None
         self._destroying: asyncio.Task[bool] | None = None
         self._next_process = 0
+        # More commands than the sandbox runs at once wait here; one place is kept for files and the bridge.
+        places = lease.max_processes
+        self._places = contextlib.nullcontext() if places is None else asyncio.Semaphore(max(1, places - 1))
 
     @property
     def working_directory(self) -> bytes:
@@ -150,6 +153,8 @@ class Sandbox:
             SandboxLost, WorkerCrashed, ProtocolViolation: What ran cannot be told; `partial` has what was received.
             UsageError: The call makes no sense; nothing was sent.
 
+        Waits while as many commands run as the sandbox can run at once; `timeout_s` counts from the start.
+
         Repeat: runs the command again; never done by the host itself.
         Cancel: kills the command and what it started, then returns within the close grace.
         """
@@ -162,7 +167,8 @@ class Sandbox:
         with contextlib.ExitStack() as files:
             captures, spilled = _captures(files, output_limit_bytes, spill_to)
             params = _build(ExecuteParams, sandbox_id=self.id, stdin=stdin, live=True, **line.members())
-            return await self._execute(params, line, captures, spilled, on_output)
+            async with self._places:
+                return await self._execute(params, line, captures, spilled, on_output)
 
     async def _execute(
         self,
@@ -292,6 +298,13 @@ class Sandbox:
         worker = await self._worker()
         if "startProcess" not in worker.hello.supported_methods or "process" in self.lease.without:
             raise NotSupported(f"provider {self.provider} has no processes (startProcess); execute() is what it has")
+        async with self._places, self._running(line, stdin=stdin, pty=pty, captures=captures) as process:
+            yield process
+
+    @contextlib.asynccontextmanager
+    async def _running(
+        self, line: CommandLine, *, stdin: bool, pty: PtySize | None, captures: dict[StreamName, Capture]
+    ) -> AsyncIterator[Process]:
         self._next_process += 1
         process_id = f"p{self._next_process}"
         params = _build(

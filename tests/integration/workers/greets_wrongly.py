@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.integration.workers.speaker import Message, Refused, Speaker
+from tests.integration.workers.speaker import MANDATORY, Message, Refused, Speaker
 
 
 class Stranger(Speaker):
@@ -29,6 +29,12 @@ class Stranger(Speaker):
             case "no json":
                 self.write(b"{" * 100 + b"\n")
                 sys.exit(0)
+            case "lacks a method":
+                self.facts = {"supportedMethods": [method for method in MANDATORY if method != "listLeases"]}
+                return self._initialize(message)
+            case "lacks half a group":
+                self.facts = {"supportedMethods": [*MANDATORY, "startProcess", "waitProcess"]}
+                return self._initialize(message)
             case "cannot serve":
                 self.facts = {"wantsEnv": ["X_TOKEN", "HOME"]}
                 self.handlers["initialized"] = lambda note: self.note("failed", {"message": "X_TOKEN is not set"})

@@ -2,7 +2,8 @@
 
 Commands run as plain children in the worker's own process group, so that they end with the worker; a kill reaches the
 command itself and promises nothing of what it started (`kill: none`). Folders outlive the worker: another one can
-attach them. With `--processes` it also serves startProcess, writeProcess, signalProcess and waitProcess.
+attach them. `--processes`: it also serves startProcess, writeProcess, signalProcess and waitProcess. `--at-most N`: it
+runs no more commands at once.
 """
 
 import base64
@@ -62,6 +63,7 @@ class Running:
         argv, shell = params.get("argv"), params.get("shell")
         words = [octets(word) for word in argv] if argv else [b"/bin/sh", b"-c", octets(shell)]
         root = self.root = worker.root(params["sandboxId"])
+        worker.refuse_more()
         cwd = root / os.fsdecode(octets(params.get("cwd", "")))
         if not cwd.is_dir():
             raise Refused(-32021, f"no directory {cwd}", dispatched="no")
@@ -122,6 +124,9 @@ class Worker(Speaker):
             "credit": self.credit,
             "shutdown": self.shutdown,
         }
+        self.at_most = (
+            int(self.arguments[self.arguments.index("--at-most") + 1]) if "--at-most" in self.arguments else None
+        )
         methods: tuple[str, ...] = MANDATORY
         if "--processes" in self.arguments:
             methods += PROCESS
@@ -147,7 +152,8 @@ class Worker(Speaker):
 
     def _found(self, sandbox_id: str) -> Message:
         root = self.leases[sandbox_id]
-        return {"handle": str(root), "workingDirectory": str(root), "shell": "/bin/sh", "localRoot": str(root)}
+        found = {"handle": str(root), "workingDirectory": str(root), "shell": "/bin/sh", "localRoot": str(root)}
+        return found if self.at_most is None else {**found, "maxProcesses": self.at_most}
 
     def acquire(self, message: Message) -> Message:
         sandbox_id = message["params"]["sandboxId"]
@@ -199,6 +205,13 @@ class Worker(Speaker):
 
         threading.Thread(target=run, daemon=True).start()
         return LATER
+
+    def refuse_more(self) -> None:
+        """Refuse a command where as many run as may."""
+        known = {id(running): running for running in [*self.running.values(), *self.processes.values()]}
+        count = sum(running.child.poll() is None for running in known.values())
+        if self.at_most is not None and count >= self.at_most:
+            raise Refused(-32024, f"{count} commands run", condition="Overloaded", retry="later", dispatched="no")
 
     def execute(self, message: Message) -> Any:
         running = Running(self, message["params"], keep_stdin=False)

@@ -23,9 +23,17 @@ import anyio
 from msgspec import Raw
 
 from sandport.closing import finished
-from sandport.errors import DeadlineExceeded, SandportError, WorkerCrashed, WorkerStartFailed, WorkerWedged
+from sandport.errors import (
+    DeadlineExceeded,
+    ProtocolViolation,
+    SandportError,
+    WorkerCrashed,
+    WorkerStartFailed,
+    WorkerWedged,
+)
 from sandport.log import Log
 from sandport.numbers import Timing
+from sandport_protocol.capabilities import incomplete_groups, missing_mandatory
 from sandport_protocol.limits import Limits
 from sandport_protocol.methods import METHODS
 from sandport_protocol.v1 import InitializeParams, InitializeResult, ShutdownParams
@@ -129,6 +137,7 @@ class Worker:
         try:
             with anyio.fail_after(self._timing.start_s):
                 self._hello = await self.client.hello(hello)
+            self._check_methods(self._hello)
             self.phase = "importing"
             with anyio.fail_after(self._timing.ready_s):
                 await asyncio.shield(self.client.ready)
@@ -148,6 +157,16 @@ class Worker:
             said = str(error) if str(error).startswith("the ") else f"cannot be used: {error}"
             raise WorkerStartFailed(self._start_message(said, environ)) from error
         self.phase = "serving"
+
+    def _check_methods(self, hello: InitializeResult) -> None:
+        """Ability is declared at the start: what is missing is one named error here, never a surprise in the middle."""
+        lacks = []
+        if absent := missing_mandatory(hello.supported_methods):
+            lacks.append(f"does not serve {', '.join(absent)}")
+        for group, missing in incomplete_groups(hello.supported_methods).items():
+            lacks.append(f"serves a part of the group {group} and lacks {', '.join(missing)}")
+        if lacks:
+            raise ProtocolViolation(f"the {hello.provider.name} worker {'; it '.join(lacks)}", dispatched="no")
 
     def _start_message(self, what: str, environ: Mapping[str, str]) -> str:
         text = what if what.startswith("the ") else f"the {self.provider} worker {what}"
