@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from .init import MESSAGE_BYTES
-
+MESSAGE_BYTES = 32 * 1024
+"""A longer message is carried by a file in memory: fits any socket's buffer, whatever the machine's setting."""
 HELLO_S = 5.0
 """An init that does not answer for so long is not there for us; a start takes some 30 ms."""
 

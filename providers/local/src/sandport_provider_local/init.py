@@ -43,7 +43,7 @@ import sys
 import time
 
 MESSAGE_BYTES = 128 * 1024
-"""A longer message goes through a memfd; a socket's buffer takes 208 KiB."""
+"""What is taken in one message of the socket; the worker sends less, and more in a memfd."""
 REQUEST_BYTES = 16 * 1024 * 1024
 """No kernel takes more arguments and variables than this."""
 KILL_S = 2.0
