@@ -26,12 +26,15 @@ from sandport.sync.walk import kind_of
 __all__ = ["DEFAULT_MAX_BYTES", "DEFAULT_MAX_ENTRIES", "HostPath", "copy_in", "copy_out"]
 
 DEFAULT_MAX_BYTES: Final = 8 << 30
+"""How many bytes come out of a sandbox at most, unless the caller says otherwise."""
+
 DEFAULT_MAX_ENTRIES: Final = 1_000_000
-"""What comes out of a sandbox is bounded unless the caller says how far."""
+"""How many names of any kind come out of a sandbox at most, unless the caller says otherwise."""
 
 _OPEN_TREE: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 HostPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+"""A path on this machine, in any of the forms that the standard library takes."""
 
 
 def copy_in(

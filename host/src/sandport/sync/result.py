@@ -10,7 +10,8 @@ __all__ = ["Changed", "Refused", "Skipped", "SyncProgress", "SyncResult"]
 class Skipped(msgspec.Struct, frozen=True):
     """Something in the source that cannot be copied: a FIFO, a socket, a device, an unreadable file.
 
-    `path` is relative to the tree that was copied.
+    `path`, here and below, is relative to the tree that was copied; of a single file it is the path that the caller
+    gave.
     """
 
     path: bytes
