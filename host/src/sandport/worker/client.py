@@ -52,15 +52,12 @@ from sandport_protocol.v1 import (
 )
 
 from .deadlines import Deadlines
+from .outgoing import Outgoing
 from .report import CrashReport
 from .slots import Slots
 from .stderr import Level
 
 _R = TypeVar("_R", bound=Struct)
-_DIRECT_WRITES = 2
-"""Up to so many open calls are written at once; more of them wait for the end of the loop's turn and go together."""
-_BATCH_BYTES = 64 * 1024
-"""What waits for the end of the turn is written when it is larger: only then does the pipe say that it is full."""
 _STALL_S = 1.0
 """After a ping's time is over, what came in meanwhile is still read for so long: this process may have been stopped."""
 
@@ -119,9 +116,7 @@ class WorkerClient(asyncio.Protocol):
         self._on_late = on_late
         self._on_fatal = on_fatal
         self._on_wedged = on_wedged or on_fatal
-        self._transport: asyncio.WriteTransport | None = None
-        self._batch: list[bytes] = []
-        self._batch_bytes = 0
+        self._outgoing = Outgoing(self._loop)
         self._calls: dict[int | str, OpenCall] = {}
         self._told: dict[int | str, OpenCall] = {}
         self._deadlines = Deadlines(self._loop, self._end_overdue)
@@ -142,7 +137,7 @@ class WorkerClient(asyncio.Protocol):
 
     def write_to(self, transport: asyncio.WriteTransport) -> None:
         """Set where frames go."""
-        self._transport = transport
+        self._outgoing.transport = transport
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the worker."""
@@ -175,34 +170,6 @@ class WorkerClient(asyncio.Protocol):
         """The pipe has room again."""
         self._slots.pipe_has_room()
 
-    def _write(self, frame: bytes) -> None:
-        if len(self._calls) <= _DIRECT_WRITES and not self._batch:
-            self._send(frame)
-            return
-        if not self._batch:
-            self._loop.call_soon(self._flush)
-        self._batch.append(frame)
-        self._batch_bytes += len(frame)
-        if self._batch_bytes > _BATCH_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._batch:
-            batch, self._batch = self._batch, []
-            self._batch_bytes = 0
-            self._send(b"".join(batch) if len(batch) > 1 else batch[0])
-
-    def _control(self, frame: bytes) -> None:
-        # Frames leave in the order in which they were made: a cancel that overtook its call would find nothing, and a
-        # pong to a ping that overtook a call would say that the call was lost.
-        self._flush()
-        if frame:
-            self._send(frame)
-
-    def _send(self, frame: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(frame)
-
     # -------------------------------------------------------------- calls
 
     @property
@@ -224,10 +191,10 @@ class WorkerClient(asyncio.Protocol):
         """
         if not self._hello.done():  # what it said or did before may have decided already
             _, frame = self.connection.send_request("initialize", params)
-            self._send(frame)
+            self._outgoing.control(frame)
         hello = await self._hello
         try:
-            self._send(self.connection.send_initialized())
+            self._outgoing.control(self.connection.send_initialized())
         except ForbiddenNow:  # right behind its hello it broke the wire, or ended
             if self._closed is not None:
                 raise self._gone(dispatched=False) from None
@@ -257,12 +224,12 @@ class WorkerClient(asyncio.Protocol):
             raise self._gone(dispatched=False)
         if method.group == "session":
             # What keeps a connection alive and ends it never waits behind the work.
-            return self._start(method, params, None, deadline_s=deadline_s, sink=sink, on_progress=on_progress)
+            return self._start(method, params, slotted=False, deadline_s=deadline_s, sink=sink, on_progress=on_progress)
         waited = not self._slots.take_now()
         if waited:
             await self._wait_for_slot(method, deadline_s)
         try:
-            return self._start(method, params, self._write, deadline_s=deadline_s, sink=sink, on_progress=on_progress)
+            return self._start(method, params, slotted=True, deadline_s=deadline_s, sink=sink, on_progress=on_progress)
         except BaseException:
             self._slots.free()
             raise
@@ -286,8 +253,8 @@ class WorkerClient(asyncio.Protocol):
         self,
         method: Method,
         params: Struct,
-        write: Callable[[bytes], None] | None,
         *,
+        slotted: bool,
         deadline_s: float | None,
         sink: OutputSink | None = None,
         on_progress: Callable[[ProgressParams], None] | None = None,
@@ -303,16 +270,16 @@ class WorkerClient(asyncio.Protocol):
             self._loop.create_future(),
             sink,
             on_progress,
-            slotted=write is not None,
+            slotted=slotted,
         )
         self._calls[request_id] = call
         if deadline_s is not None:
             call.due = self._loop.time() + deadline_s
             self._deadlines.watch(call.due)
-        if write is None:
-            self._control(frame)
+        if slotted:
+            self._outgoing.write(frame, len(self._calls))
         else:
-            write(frame)
+            self._outgoing.control(frame)
         return call
 
     async def call(
@@ -346,7 +313,7 @@ class WorkerClient(asyncio.Protocol):
         if self._closed is None:
             with contextlib.suppress(ForbiddenNow):  # it is ending already, and with it what would be asked
                 _, frame = self.connection.send_request(method.name, params)
-                self._control(frame)
+                self._outgoing.control(frame)
 
     async def settle(self, call: OpenCall) -> Raw | SandportError:
         """Cancel a call whose waiter was cut off, and wait, at most the cancel grace, for its outcome.
@@ -384,7 +351,7 @@ class WorkerClient(asyncio.Protocol):
         frame = self.connection.send_cancel(call.id, cause)
         if not frame:
             return
-        self._control(frame)
+        self._outgoing.control(frame)
         limits = self.connection.limits
         call.due = math.inf
         call.timer = self._loop.call_later(limits.cancel_grace_ms / 1000, self._grace_is_over, call)
@@ -429,7 +396,7 @@ class WorkerClient(asyncio.Protocol):
     def give_credit(self, call: OpenCall, stream: StreamName, size: int) -> None:
         """Tell the worker that the consumer took so many bytes."""
         if call.id in self._calls:
-            self._control(self.connection.send_credit(call.id, stream, size))
+            self._outgoing.control(self.connection.send_credit(call.id, stream, size))
 
     # -------------------------------------------------------------- events
 
@@ -570,7 +537,7 @@ class WorkerClient(asyncio.Protocol):
     def _look_for_lost_answers(self) -> None:
         self._ping_is_due = False
         if self.connection.phase == "serving" and self._closed is None:
-            self._start(METHODS["ping"], PingParams(), None, deadline_s=None)
+            self._start(METHODS["ping"], PingParams(), slotted=False, deadline_s=None)
 
     # -------------------------------------------------------------- the end
 
