@@ -102,7 +102,13 @@ class Bench:
         else:
             self._shared = session
 
-    def spawn(self, *, environ: Mapping[str, str] | None = None, wrapper: tuple[str, ...] = ()) -> Session:
+    def spawn(
+        self,
+        *,
+        environ: Mapping[str, str] | None = None,
+        wrapper: tuple[str, ...] = (),
+        full_stderr: bool = False,
+    ) -> Session:
         """A worker that was started, and said nothing to.
 
         Raises:
@@ -114,6 +120,7 @@ class Bench:
             environ={**self.settings.environ, **(environ or {}), TOKEN_VARIABLE: token},
             token=token,
             masker=self.masker,
+            full_stderr=full_stderr,
         )
         session = Session(process, times=self.times, hello_params=self.hello_params())
         self.record_sessions.append(session)

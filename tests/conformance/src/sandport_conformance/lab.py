@@ -61,6 +61,7 @@ class Lab:
         greet: bool = True,
         environ: Mapping[str, str] | None = None,
         wrapper: tuple[str, ...] = (),
+        full_stderr: bool = False,
     ) -> Session:
         """A worker of this check's own; whatever becomes of it, it is gone after the check.
 
@@ -68,8 +69,9 @@ class Lab:
             greet: Whether the hello is said; else the check says it with `session.greet`.
             environ: Further variables of its environment.
             wrapper: A program that gets the worker's command as its last arguments and runs it.
+            full_stderr: Give it a stderr without room, which nobody reads before `session.process.drain_stderr()`.
         """
-        session = self._use(self._bench.spawn(environ=environ or {}, wrapper=wrapper))
+        session = self._use(self._bench.spawn(environ=environ or {}, wrapper=wrapper, full_stderr=full_stderr))
         self._own.append(session)
         if greet:
             session.greet()
@@ -109,7 +111,7 @@ class Lab:
         self.facts.require(self._check.needs, tuple(sandbox.lease.get("without", ())))
         return sandbox
 
-    def command(self, name: str, **blanks: object) -> list[str]:
+    def command(self, name: str, /, **blanks: object) -> list[str]:
         """A command for a sandbox, from the snippets of the author's file."""
         return self.settings.commands.argv(name, **blanks)
 

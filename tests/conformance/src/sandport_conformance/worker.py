@@ -1,15 +1,20 @@
 """One worker process and its three pipes, in bytes: no message is understood here.
 
-stderr is drained by a thread from the start to the end, so that no worker ever waits for it. stdin and stdout are
-served by the caller, inside `pump`: a check that wants a host which does not read simply does not call it.
+stderr is drained by a thread from the start to the end, so that no worker ever waits for it, unless a check asks for a
+full one. stdin and stdout are served by the caller, inside `pump`: a check that wants a host which does not read simply
+does not call it.
 """
 
 from __future__ import annotations
 
+import array
+import contextlib
+import fcntl
 import os
 import selectors
 import signal
 import subprocess
+import termios
 import threading
 import time
 from collections import deque
@@ -27,6 +32,8 @@ _STDERR_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 28
 _TICK_S = 0.02
 """How often the end of a process is looked for, where the machine cannot tell it."""
+_LOOK_S = 0.0002
+"""Between two looks into a pipe that should become empty."""
 _KILL_S = 30.0
 _DRAIN_S = 2.0
 
@@ -44,16 +51,26 @@ class WorkerProcess:
         environ: The whole environment, the token included.
         token: What marks its processes.
         masker: For the transcript and stderr.
+        full_stderr: Give it a stderr without room for a single byte, which is not read before `drain_stderr`.
 
     Raises:
         NotStarted: The program could not be run.
     """
 
-    def __init__(self, command: Sequence[str], *, environ: Mapping[str, str], token: str, masker: Masker) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        token: str,
+        masker: Masker,
+        full_stderr: bool = False,
+    ) -> None:
         self.command = tuple(command)
         self.token = token
         self.transcript = Transcript(masker)
         self._masker = masker
+        full_pipe, self._filling_bytes = _full_pipe() if full_stderr else (None, 0)
         try:
             self._popen = subprocess.Popen(
                 command,
@@ -61,14 +78,20 @@ class WorkerProcess:
                 env=dict(environ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=subprocess.PIPE if full_pipe is None else full_pipe[1],
                 start_new_session=True,
                 bufsize=0,
             )
         except (OSError, ValueError) as error:
+            if full_pipe is not None:
+                full_pipe[0].close()
             raise NotStarted(f"{command[0]!r} cannot be run: {error}") from error
+        finally:
+            if full_pipe is not None:
+                full_pipe[1].close()
         self.pid = self._popen.pid
-        self._in, self._out, self._err = map(_there, (self._popen.stdin, self._popen.stdout, self._popen.stderr))
+        err = self._popen.stderr if full_pipe is None else full_pipe[0]
+        self._in, self._out, self._err = map(_there, (self._popen.stdin, self._popen.stdout, err))
         os.set_blocking(self._in.fileno(), False)
         os.set_blocking(self._out.fileno(), False)
         self._exit: ExitCause | None = None
@@ -87,7 +110,8 @@ class WorkerProcess:
         self.stderr_bytes = 0
         """Everything that came on stderr, kept or not."""
         self._drainer = threading.Thread(target=self._drain_stderr, name=f"stderr of {self.pid}", daemon=True)
-        self._drainer.start()
+        if not full_stderr:
+            self._drainer.start()
 
     # -------------------------------------------------------------- bytes
 
@@ -125,6 +149,32 @@ class WorkerProcess:
         self.sent_bytes += taken
         self.transcript.add("sent", data[:taken])
         return taken
+
+    def write_unheard(self, data: bytes, *, stall_s: float) -> int:
+        """Give the worker bytes while nothing that it says is read.
+
+        Args:
+            data: What to send.
+            stall_s: How long it may take nothing before this ends.
+
+        Returns:
+            How much it took: less than everything where it waits for us to read.
+        """
+        taken = 0
+        while taken < len(data):
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._in, selectors.EVENT_WRITE)
+                if not selector.select(stall_s):
+                    break
+            taken += self.write_some(data[taken : taken + _PIECE_BYTES])
+        return taken
+
+    def wait_taken(self, *, timeout_s: float) -> None:
+        """Wait until the worker has taken every byte out of its stdin; at once where the machine cannot tell."""
+        deadline = time.monotonic() + timeout_s
+        left = array.array("i", [0])
+        while fcntl.ioctl(self._in.fileno(), termios.FIONREAD, left) == 0 and left[0] and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
 
     def pump(self, until: Callable[[], object], *, timeout_s: float) -> bool:
         """Move bytes both ways until a condition holds.
@@ -212,13 +262,25 @@ class WorkerProcess:
 
     # -------------------------------------------------------------- log
 
+    def drain_stderr(self) -> None:
+        """Begin to read a stderr that was full from the start."""
+        if self._drainer.ident is None:
+            self.transcript.note("stderr is read from here on")
+            self._drainer.start()
+
     def _drain_stderr(self) -> None:
         while data := os.read(self._err.fileno(), _PIECE_BYTES):
+            data, self._filling_bytes = data[self._filling_bytes :], max(0, self._filling_bytes - len(data))
             with self._stderr_lock:
                 self.stderr_bytes += len(data)
                 self._stderr.append(data)
                 while sum(map(len, self._stderr)) - len(self._stderr[0]) > _STDERR_BYTES + self._masker.longest:
                     self._stderr.popleft()
+
+    def drained(self, timeout_s: float) -> None:
+        """Wait until every holder of its stderr has closed it, or the time is over."""
+        if self._drainer.ident is not None:
+            self._drainer.join(timeout_s)
 
     def stderr_text(self) -> str:
         """The end of what came on stderr, secrets masked."""
@@ -240,10 +302,14 @@ class WorkerProcess:
                 self.transcript.note(f"the process ended: {self._exit}")
         return self._exit
 
-    def wait_exit(self, timeout_s: float) -> ExitCause | None:
-        """Read on until the process ends; None when it still lives at the end of the time.
+    def wait_exit(self, timeout_s: float, *, read: bool = True) -> ExitCause | None:
+        """Wait until the process ends; None when it still lives at the end of the time.
 
         The process itself counts, not the end of its pipes: a child may hold those.
+
+        Args:
+            timeout_s: The longest wait.
+            read: Whether its stdout is read meanwhile.
         """
         deadline = time.monotonic() + timeout_s
         while self.exit_cause is None and (left := deadline - time.monotonic()) > 0:
@@ -252,11 +318,11 @@ class WorkerProcess:
                     selector.register(self._pidfd, selectors.EVENT_READ)
                 else:
                     left = min(left, _TICK_S)
-                if not self.out_ended:
+                if read and not self.out_ended:
                     selector.register(self._out, selectors.EVENT_READ)
                 if any(key.fileobj is self._out for key, _ in selector.select(left)):
                     self._read()
-        while not self.out_ended and self.unread():
+        while read and not self.out_ended and self.unread():
             self._read()
         return self._exit
 
@@ -287,6 +353,7 @@ class WorkerProcess:
 
     def end(self, *, eof_s: float, term_s: float) -> ExitCause:
         """End the process: end of input, SIGTERM, SIGKILL, each with its wait."""
+        self.drain_stderr()
         self.close_input()
         if self.wait_exit(eof_s) is None:
             self.signal(signal.SIGTERM)
@@ -324,3 +391,16 @@ class WorkerProcess:
         tail = self.stderr_text().strip()[-300:]
         ended = f" and ended with {cause}" if cause else ""
         return f"the worker {what}{ended}{': ' + tail if tail else ''}"
+
+
+def _full_pipe() -> tuple[tuple[IO[bytes], IO[bytes]], int]:
+    """A pipe without room, its reading end first, and how many bytes are in it."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    filled = 0
+    for size in (_PIECE_BYTES, 1):
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                filled += os.write(write_end, b"\n" * size)
+    os.set_blocking(write_end, True)
+    return (os.fdopen(read_end, "rb", 0), os.fdopen(write_end, "wb", 0)), filled
