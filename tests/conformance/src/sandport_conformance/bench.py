@@ -212,13 +212,17 @@ class Bench:
         return Sandbox(session, sandbox.id, answer.get("lease") or sandbox.lease)
 
     def give_back(self, sandbox: Sandbox) -> None:
-        """Destroy a sandbox, in another worker where its own has ended."""
-        if not sandbox.session.alive() or sandbox.session.process.out_ended:
-            attached = self.attach(self.shared(), sandbox)
-            if attached is None:
+        """Destroy a sandbox, in another worker where its own has ended or does not serve any more."""
+        if sandbox.session.alive() and not sandbox.session.process.out_ended:
+            try:
+                sandbox.destroy()
+            except Failed:
+                pass  # it may be ending; another one decides
+            else:
                 return
-            sandbox = attached
-        sandbox.destroy()
+        attached = self.attach(self.shared(), sandbox)
+        if attached is not None:
+            attached.destroy()
 
     # -------------------------------------------------------------- evidence
 
