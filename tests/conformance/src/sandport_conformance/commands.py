@@ -73,7 +73,7 @@ class Commands:
         """Whether the author left it possible."""
         return self._table[name] is not None
 
-    def argv(self, name: str, **blanks: object) -> list[str]:
+    def argv(self, name: str, /, **blanks: object) -> list[str]:
         """The argument list of a snippet, with its blanks filled in.
 
         Raises:
