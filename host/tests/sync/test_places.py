@@ -299,6 +299,24 @@ def test_a_directory_that_others_may_enter_is_narrowed_before_it_is_filled(sandb
     assert while_filled == {0o700}
 
 
+def test_the_place_of_the_target_is_not_touched_when_it_can_be_written_as_it_is(
+    sandbox: Sandbox,
+) -> None:
+    (sandbox.path / "f").write_bytes(b"x" * 100_000)
+    os.chmod(sandbox.path, 0o500)
+    may_write_anyway = os.access(sandbox.path, os.W_OK)
+    modes = set()
+
+    def look_at_mode() -> bool:
+        modes.add(mode_of(sandbox.path))
+        return False
+
+    copy_out(sandbox.fd, b"f", sandbox.path / "copy", cancelled=look_at_mode)
+    assert modes == ({0o500} if may_write_anyway else {0o500, 0o700})
+    assert mode_of(sandbox.path) == 0o500
+    os.chmod(sandbox.path, 0o700)
+
+
 def test_a_directory_that_did_not_exist_is_closed_to_others_until_it_is_complete(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:

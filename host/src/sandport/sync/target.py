@@ -35,6 +35,7 @@ from sandport.sync.rights import OWNER_RIGHTS, may_change_mode, open_for_filling
 __all__ = ["TargetTree"]
 
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILLING: Final = os.R_OK | os.W_OK | os.X_OK
 _NAME_ATTEMPTS: Final = 64
 """How many fresh scratch names to try; a name of 64 random bits is taken only if somebody takes them all."""
 
@@ -190,15 +191,18 @@ class TargetTree:
             frame.mtime_ns = entry.mtime_ns
 
     def _make_writable(self, fd: int, status: os.stat_result, *, narrow_to: int | None) -> int | None:
-        """Give the owner all rights to a directory for as long as it is filled, and others none they will lose.
+        """Prepare a directory that exists for being filled.
+
+        Others lose at once what they will lose in the end. The owner gets what filling takes, if he cannot do without.
 
         Returns:
             The mode it had, if that is not the mode it has now.
         """
-        had = stat.S_IMODE(status.st_mode)
-        meanwhile = had | OWNER_RIGHTS
+        had = meanwhile = stat.S_IMODE(status.st_mode)
         if narrow_to is not None:
             meanwhile &= narrow_to | OWNER_RIGHTS | ~0o777
+        if had & OWNER_RIGHTS != OWNER_RIGHTS and not os.access(b".", _FILLING, dir_fd=fd, effective_ids=True):
+            meanwhile |= OWNER_RIGHTS
         if meanwhile == had or not may_change_mode(status):
             return None
         os.fchmod(fd, meanwhile)
