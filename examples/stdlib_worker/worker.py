@@ -13,7 +13,8 @@ comments name the requirement that they are about. From top to bottom:
 7. Commands: start, stream, wait, kill, and that nothing stays behind.
 
 How it works: the main thread reads and never waits for anything else, so that a ping, a cancel or a credit is served
-at once whatever runs; each call has a thread; one lock lets one frame out at a time.
+at once whatever runs; each call has a thread; one more thread writes, so that a host which does not read holds up
+nothing but what it does not read.
 
 Why so long: it is one file on purpose, to be copied as one.
 """
@@ -23,8 +24,10 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import fcntl
 import json
 import os
+import queue
 import re
 import select
 import shutil
@@ -85,6 +88,7 @@ PIECE_BYTES = 64 * 1024
 TICK_S = 0.5  # how often the main thread looks whether its host still lives
 CREDIT_TICK_S = 0.1  # how often a command that waits for credit looks whether it was killed meanwhile
 QUIET_S = 0.25  # how long a stream is read on after its command's end, when something else holds it open
+FLUSH_S = 1.0  # what the host gets at the end to read what was answered
 FINISH_S = 0.5  # what quick calls get to finish in after the end of input
 
 
@@ -107,13 +111,20 @@ class Wire:
     """Lines of JSON on the descriptors that we were started with."""
 
     def __init__(self) -> None:
+        for descriptor, wrong_way in ((0, os.O_WRONLY), (1, os.O_RDONLY)):
+            try:
+                usable = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != wrong_way
+            except OSError:
+                usable = False
+            if not usable:
+                raise SystemExit(f"{NAME}: descriptor {descriptor} must be a pipe from or to a host")  # PROC-18
         # Everything else in this process, and every child, gets an empty stdin, and the log for its stdout: a stray
         # print must never stand between two frames, a stray read never take one away (PROC-1, PROC-2).
         self.incoming, self.outgoing = os.dup(0), os.dup(1)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(2, 1)
-        self.lock = threading.RLock()
-        self.frame_bytes = CEILINGS["frameBytes"]
+        self.frames: queue.SimpleQueue[bytes | threading.Event] = queue.SimpleQueue()
+        threading.Thread(target=self.write_frames, daemon=True).start()
 
     def lines(self, over: Callable[[bool], bool]) -> Iterator[bytes]:
         """Lines without their line feed, until the host has ended its side or `over` says so.
@@ -150,18 +161,30 @@ class Wire:
             raise Unsurvivable(f"a line is longer than {CEILINGS['frameBytes']} bytes (limits.frameBytes)")
 
     def send(self, message: Json) -> None:
-        """Write one frame, whole (FRAME-11)."""
-        self.write(encode(message))
+        """Write one message, some time; see `frames`."""
+        self.frames.put(encode(message))
 
-    def write(self, frame: bytes) -> None:
-        """Write bytes that are one frame."""
-        with self.lock:
-            left = memoryview(frame)
-            while left:
-                try:
+    def write_frames(self) -> None:
+        """Write frames, each as a whole (FRAME-11), in the order in which they were put.
+
+        This thread alone waits where the host does not read (PROC-14): whoever has something to say puts it and goes
+        on, the one that reads above all.
+        """
+        with contextlib.suppress(BrokenPipeError):  # the host is gone; the main thread sees that too
+            while True:
+                frame = self.frames.get()
+                if isinstance(frame, threading.Event):
+                    frame.set()
+                    continue
+                left = memoryview(frame)
+                while left:
                     left = left[os.write(self.outgoing, left) :]
-                except BrokenPipeError:
-                    return  # the host is gone; the main thread sees that too
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until everything that was put has been written (PROC-19), unless the host does not read it."""
+        written = threading.Event()
+        self.frames.put(written)
+        written.wait(timeout_s)
 
 
 class Unsurvivable(Exception):
@@ -180,9 +203,13 @@ def decode(line: bytes) -> Any:
         raise ValueError(f"{token} is no JSON number")  # FRAME-8
 
     try:
-        return json.loads(line.decode("utf-8"), parse_constant=refuse)
+        value = json.loads(line.decode("utf-8"), parse_constant=refuse)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    if b"\\u" in line:
+        # An escape may stand for half a character, which cannot be written again; this fails where one does (FRAME-19).
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def check_depth(line: bytes) -> None:
@@ -221,8 +248,9 @@ class Worker:
         self.guard = Guard()
         self.phase = "new"  # then negotiated, serving, draining
         self.limits = {**CEILINGS, "hostSilenceMs": 60_000, "drainMs": 5_000}
-        self.open: dict[Any, Call] = {}  # what was taken and not answered; its lock is the wire's
-        self.answered = threading.Condition(self.wire.lock)
+        self.open: dict[Any, Call] = {}  # what was taken and not answered
+        self.lock = threading.RLock()  # of `open`, and of what must not come between it and the frames
+        self.answered = threading.Condition(self.lock)
         self.terminated = False
         self.heard = time.monotonic()
         self.sandboxes: Sandboxes | None = None  # known once the hello has told where to keep them
@@ -267,13 +295,13 @@ class Worker:
             check_params(method, params)
             if method == "ping":
                 # The answers written before this pong are those whose ids it does not list any more (PING-3).
-                with self.wire.lock:
+                with self.lock:
                     self.answer(request_id, {"open": [call.id for call in self.open.values()]})
             elif method == "initialize":
                 self.answer(request_id, self.greet(params))
             else:
                 call = Call(request_id, method, params)
-                with self.wire.lock:
+                with self.lock:
                     self.open[key(request_id)] = call
                 threading.Thread(target=self.serve, args=(call,), daemon=True).start()
         except Failure as failure:
@@ -306,7 +334,7 @@ class Worker:
             # A worker that must import something heavy does it in a thread from here on, and says this afterwards.
             self.wire.send({"jsonrpc": "2.0", "method": "ready", "params": {}})
         elif method in ("cancel", "credit") and is_id(params.get("id")):
-            with self.wire.lock:
+            with self.lock:
                 call = self.open.get(key(params["id"]))
             if call is None:
                 return  # it has just been answered
@@ -322,12 +350,12 @@ class Worker:
         try:
             result = self.handle(call)
         except Failure as failure:
-            self.refuse(call.id, failure)
+            self.refuse(call.id, failure, call)
         except Exception as error:  # noqa: BLE001 - a fault of ours is the outcome of this call, not the worker's end
             log("error", f"{call.method} failed: {error!r}")
-            self.refuse(call.id, Failure("Internal", f"{type(error).__name__}: {error}", dispatched="unknown"))
+            self.refuse(call.id, Failure("Internal", f"{type(error).__name__}: {error}", dispatched="unknown"), call)
         else:
-            self.answer(call.id, result)
+            self.answer(call.id, result, call)
             if call.method == "shutdown":
                 self.leave(0)
 
@@ -349,25 +377,26 @@ class Worker:
         }
         return handlers[call.method](call)
 
-    def answer(self, request_id: int | str, result: Json) -> None:
+    def answer(self, request_id: int | str, result: Json, call: Call | None = None) -> None:
         """Send a result."""
         frame = encode({"jsonrpc": "2.0", "id": request_id, "result": result})
-        if len(frame) > self.limits["frameBytes"]:
-            self.refuse(request_id, Failure("TooLarge", "the result does not fit in a frame", dispatched="yes"))
+        if len(frame) - 1 > self.limits["frameBytes"]:  # FRAME-14
+            self.refuse(request_id, Failure("TooLarge", "the result does not fit in a frame", dispatched="yes"), call)
             return
-        self.settle(request_id, frame)
+        self.settle(frame, call)
 
-    def refuse(self, request_id: int | str | None, failure: Failure) -> None:
+    def refuse(self, request_id: int | str | None, failure: Failure, call: Call | None = None) -> None:
         """Send an error."""
         error = {"code": CODES[failure.condition], "message": str(failure), "data": failure.data}
-        self.settle(request_id, encode({"jsonrpc": "2.0", "id": request_id, "error": error}))
+        self.settle(encode({"jsonrpc": "2.0", "id": request_id, "error": error}), call)
 
-    def settle(self, request_id: int | str | None, frame: bytes) -> None:
-        """Write an answer and forget its id, in one step: a pong must not fall between (PING-3)."""
-        with self.wire.lock:
-            self.wire.write(frame)
-            self.open.pop(key(request_id), None)
-            self.answered.notify_all()
+    def settle(self, frame: bytes, call: Call | None) -> None:
+        """Put an answer and forget its call, in one step: a pong must not fall between (PING-3)."""
+        with self.lock:
+            self.wire.frames.put(frame)
+            if call is not None:
+                del self.open[key(call.id)]
+                self.answered.notify_all()
 
     # ------------------------------------------------------------------------------------------------ 3. the hello
 
@@ -423,7 +452,7 @@ class Worker:
         """
         self.phase = "draining"
         if not self.wait_answered(patience_s if shutdown else min(FINISH_S, patience_s)):
-            with self.wire.lock:
+            with self.lock:
                 calls = [call for call in self.open.values() if call.method != "shutdown"]
             for call in calls:
                 cancel(call)
@@ -438,7 +467,7 @@ class Worker:
 
     def leave(self, code: int) -> NoReturn:
         """End the process, whatever threads still wait for something; what they started ends with it (PROC-12)."""
-        self.wire.lock.acquire(timeout=1.0)  # no frame is cut in two, unless the host has stopped reading
+        self.wire.flush(FLUSH_S)
         self.guard.kill_all()
         sys.stderr.flush()
         os._exit(code)
@@ -537,7 +566,7 @@ def a_sandbox_id(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"sp[a-z2-7]{26}", value) is not None
 
 
-def an_egress_grant(value: Any) -> bool:
+def an_object_with_mode_all_none_or_listed(value: Any) -> bool:
     return isinstance(value, dict) and value.get("mode") in ("all", "none", "listed")
 
 
@@ -583,7 +612,12 @@ MEMBERS: dict[str, Members] = {
     "shutdown": {"drainMs": an_integer},
     "validateConfig": CONFIGURED,
     "probe": CONFIGURED,
-    "acquireLease": {**CONFIGURED, "sandboxId": a_sandbox_id, "ttlMs": an_integer_above_0, "egress": an_egress_grant},
+    "acquireLease": {
+        **CONFIGURED,
+        "sandboxId": a_sandbox_id,
+        "ttlMs": an_integer_above_0,
+        "egress": an_object_with_mode_all_none_or_listed,
+    },
     "attachLease": {**CONFIGURED, "sandboxId": a_sandbox_id, "handle": a_string},
     "listLeases": {**CONFIGURED, "sandboxId": a_sandbox_id, "cursor": a_string},
     "destroyLease": {"sandboxId": a_sandbox_id},
