@@ -14,8 +14,10 @@ from .ref_pair import RefClient
 class RefCalls:
     """The floor of a call."""
 
+    def __init__(self, *, allocator_ready: bool = False) -> None:
+        self._client = RefClient(allocator_ready=allocator_ready)
+
     async def __aenter__(self) -> Self:
-        self._client = RefClient()
         await self._client.start()
         await self._client.echo("up")
         return self

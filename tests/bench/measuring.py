@@ -37,6 +37,11 @@ def _kinds() -> dict[str, Callable[[], Measured]]:
 
         return RefCalls()
 
+    def ref_allocator_ready() -> Measured:
+        from .floor_calls import RefCalls
+
+        return RefCalls(allocator_ready=True)
+
     def sandport() -> Measured:
         from .sandport_calls import SandportCalls
 
@@ -54,6 +59,7 @@ def _kinds() -> dict[str, Callable[[], Measured]]:
 
     return {
         "ref": ref,
+        "ref, allocator ready": ref_allocator_ready,
         "sandport": sandport,
         "floor commands": floor_commands,
         "sandport commands": sandport_commands,

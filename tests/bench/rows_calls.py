@@ -37,6 +37,14 @@ class SequentialCalls:
             beside="reference pair",
         ),
         Row(
+            id="R1a",
+            what="the same p50",
+            unit="us",
+            ours="echo",
+            floor="ref, allocator ready",
+            beside="reference pair whose reads map no memory anew, as ours",
+        ),
+        Row(
             id="R1t",
             what="the same through a method of the protocol (probe)",
             unit="us",
@@ -50,12 +58,15 @@ class SequentialCalls:
         """Blocks of each variant, in turns; the median of all calls of the round."""
         own = cores()
         one = (own[turn % len(own)],)
-        times: dict[str, list[float]] = {"ref": [], "echo": [], "typed": []}
+        times: dict[str, list[float]] = {"ref": [], "ref, allocator ready": [], "echo": [], "typed": []}
         spent: dict[str, list[float]] = {kind: [] for kind in times}
-        with subject("ref", cores=one) as ref, subject("sandport", cores=one) as ours:
+        with contextlib.ExitStack() as stack:
+            subjects = {
+                kind: stack.enter_context(subject(kind, cores=one)) for kind in (*_KINDS, "ref, allocator ready")
+            }
             for block in range(size.call_blocks):
                 for kind in rotated(tuple(times), turn + block):
-                    who = ref if kind == "ref" else ours
+                    who = subjects.get(kind, subjects["sandport"])
                     do: Do = "typed calls" if kind == "typed" else "calls"
                     cpu_s, *taken_s = who.measure(do, count=size.calls, size_bytes=_SMALL)
                     times[kind] += taken_s

@@ -114,7 +114,7 @@ def test_the_floors_relay_every_byte(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_the_reference_pair_echoes_what_does_not_fit_in_a_pipe() -> None:
-    client = ref_pair.RefClient()
+    client = ref_pair.RefClient(allocator_ready=True)
     await client.start()
     assert await client.echo("x" * 1_000_000) == "x" * 1_000_000
     await client.stop()
