@@ -37,16 +37,20 @@ DEFAULT_COMMANDS: dict[str, tuple[str, ...] | None] = {
     ),
     # Ends at once and leaves a child that holds stdout and stderr for so long; the text is written before.
     "leave_child": _sh('sleep "$2" & printf %s "$1"', "{text}", "{seconds}"),
+    # Writes the text, as a line, to every descriptor that it has beside the three of a command.
+    "write_everywhere": _sh('for n in 3 4 5 6 7 8 9; do (printf "%s\\n" "$1" >&"$n") 2>/dev/null || :; done', "{text}"),
     # Writes the value of a variable, or nothing.
     "variable": _sh('eval "printf %s \\"\\${$1-}\\""', "{name}"),
     # Writes the working directory.
     "directory": _sh("pwd -P"),
     # Writes the text into a file of the working directory.
     "write_file": _sh('printf %s "$2" >"$1"', "{name}", "{text}"),
-    # Waits until a file of the working directory exists, then writes the text.
-    "wait_for_file": _sh('while ! [ -e "$1" ]; do sleep 0.1; done; printf %s "$2"', "{name}", "{text}"),
-    # Writes its process id and that of a child into a file, then the text; both do nothing for so long.
-    "note_ids": _sh('sleep "$3" & printf "%s %s" "$$" "$!" >"$1"; printf %s "$2"; wait', "{name}", "{text}", "{seconds}"),
+    # Waits until a file of the working directory has something in it, then writes the text.
+    "wait_for_file": _sh('while ! [ -s "$1" ]; do sleep 0.1; done; printf %s "$2"', "{name}", "{text}"),
+    # Writes the text, then its process id and that of a child into a file; both do nothing for so long.
+    "note_ids": _sh(
+        'sleep "$3" & printf %s "$2"; printf "%s %s" "$$" "$!" >"$1"; wait', "{name}", "{text}", "{seconds}"
+    ),
     # Writes how many of the processes whose ids a file holds still live, as in "0"; a zombie does not.
     "count_alive": _sh(
         'n=0; for p in $(cat "$1"); do if kill -0 "$p" 2>/dev/null && '

@@ -272,8 +272,9 @@ class Healthy:
                 raise Refusal("Overloaded", "too many requests in flight (limits.inFlight)", retry="later")
         rule = schema.protocol()["methods"].get(method, {}).get("params", {"type": "object"})
         if faults := schema.faults(params, rule, schema.protocol(), "params"):
-            field = faults[0].split(" ")[0].removeprefix("params.")
-            raise Refusal("InvalidParams", faults[0], detail={"field": field})
+            # The member and not its value, which may be a secret.
+            field = faults[0].split(" has no ")[-1].split(" ")[0].removeprefix("params.")
+            raise Refusal("InvalidParams", f"{method:.60}: {field} does not fit the schema", detail={"field": field})
 
     def pong(self) -> Json:
         """What is open."""

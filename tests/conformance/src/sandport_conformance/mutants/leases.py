@@ -240,8 +240,10 @@ class Leases:
         """Send one stream from an offset on, then its end mark; writes into `sent` what the result says of it."""
         stream = program.streams[name]
         end: str | None = None
-        while end is None and not (call.cancelled.is_set() and call.method == "waitProcess"):
+        while end is None:
             room = self.wait_credit(call, program, name)
+            if call.cancelled.is_set() and (call.method == "waitProcess" or not (room or program.killed)):
+                return  # what follows a program lets go of it; and nobody may be left who takes the rest
             data = stream.read(offset, min(room, self.worker.limits["chunkBytes"]), wait_s=_WAIT_S if room else 0)
             if data:
                 self.send_output(call, name, offset, data)
