@@ -244,8 +244,8 @@ class Worker:
 
     def __init__(self) -> None:
         self.parent = os.getppid()
+        self.guard = Guard()  # it forks, so it comes before any thread
         self.wire = Wire()
-        self.guard = Guard()
         self.phase = "new"  # then negotiated, serving, draining
         self.limits = {**CEILINGS, "hostSilenceMs": 60_000, "drainMs": 5_000}
         self.open: dict[Any, Call] = {}  # what was taken and not answered
