@@ -13,6 +13,11 @@ from .outcomes import Misuse
 if TYPE_CHECKING:
     from .report import Report
 
+DOORS = {
+    "matrix": "prove the kit on workers that are broken on purpose",
+}
+"""Commands that are modules of this package, each with a `main` that takes its arguments and answers the exit code."""
+
 _EPILOG = """exit codes:
   0  conformant
   1  not conformant
@@ -37,10 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["matrix"]:
-        from . import matrix
+    if given and given[0] in DOORS:
+        import importlib
 
-        return matrix.main(given[1:])
+        return int(importlib.import_module(f".{given[0]}", __package__).main(given[1:]))
     chosen, command = _parse(_parser(), given)
     try:
         return int(chosen.perform(chosen, command))
@@ -62,7 +67,7 @@ def _parse(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argpa
         own, command = arguments[:cut], arguments[cut + 1 :]
     chosen = parser.parse_args(own)
     if command and not chosen.takes_command:
-        parser.error("only `run` and `host` take a command after `--`")
+        parser.error("only `run` takes a command after `--`")
     return chosen, command
 
 
@@ -108,7 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("before", type=Path, metavar="A.json")
     diff.add_argument("after", type=Path, metavar="B.json")
 
-    commands.add_parser("matrix", help="prove the kit on workers that are broken on purpose", add_help=False)
+    for name, text in DOORS.items():
+        commands.add_parser(name, help=text, add_help=False)
     return parser
 
 
