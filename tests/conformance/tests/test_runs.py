@@ -1,6 +1,7 @@
 """A run: each outcome, what it means, and whose fault a failure is."""
 
 import datetime
+import json
 import os
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from sandport_conformance.declaration import Check, Needs, Uses
 from sandport_conformance.lab import Lab
+from sandport_conformance.masking import leaked_form
 from sandport_conformance.outcomes import Failed, Misuse, NotStarted, Outcome, Severity
 from sandport_conformance.report import ExitCode, Report, Verdict
 from sandport_conformance.run import Run, judge
@@ -292,6 +294,21 @@ def test_a_secret_is_nowhere_in_the_report(monkeypatch: pytest.MonkeyPatch) -> N
     assert "no quota for [masked]" in result.reason
     assert "hunter2" not in repr(report)
     assert "aHVudGVyM" not in repr(report)
+
+
+def test_a_canary_is_found_where_it_was_leaked_and_masked_in_the_report() -> None:
+    planted = []
+
+    def leaks(lab: Lab) -> None:
+        planted.append(canary := lab.canary())
+        error = lab.worker.refused(f"x/{canary}", {}, "MethodNotFound")
+        assert leaked_form(json.dumps(error).encode(), canary) == canary
+        assert leaked_form(b"nothing", canary) is None
+        raise Failed(f"it says {canary}")
+
+    report = report_of(a_check(leaks))
+    assert report.results[0].reason == "it says [masked]"
+    assert planted[0] not in repr(report)
 
 
 def test_the_seed_decides_what_is_left_to_chance() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
@@ -118,6 +119,15 @@ class Lab:
     def with_config(self, **members: object) -> Json:
         """Params with the author's `config` and `secrets`."""
         return {**self.settings.with_config, **members}
+
+    def canary(self) -> str:
+        """A secret that nobody else has, to plant somewhere; it is masked in the report wherever it turns up.
+
+        `masking.leaked_form` finds it again.
+        """
+        minted = f"canary-{secrets.token_urlsafe(24)}"
+        self._bench.masker.add(minted)
+        return minted
 
     # -------------------------------------------------------------- evidence
 

@@ -26,13 +26,17 @@ class Masker:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        forms: set[str] = set()
+        self._texts: list[str] = []
+        self._octets: list[bytes] = []
         for secret in secrets:
-            if len(secret) < _SHORTEST:
-                raise Misuse(f"a secret of {len(secret)} characters cannot be masked; it needs at least {_SHORTEST}")
-            forms |= forms_of(secret)
+            self.add(secret)
+
+    def add(self, secret: str) -> None:
+        """Hide one more value from now on."""
+        if len(secret) < _SHORTEST:
+            raise Misuse(f"a secret of {len(secret)} characters cannot be masked; it needs at least {_SHORTEST}")
         # The longest first, so that no form is cut by a shorter one inside it.
-        self._texts = sorted(forms, key=len, reverse=True)
+        self._texts = sorted({*self._texts, *forms_of(secret)}, key=len, reverse=True)
         self._octets = [form.encode("utf-8", "surrogatepass") for form in self._texts]
 
     @property
@@ -51,6 +55,11 @@ class Masker:
         for form in self._octets:
             value = value.replace(form, MASK.encode())
         return value
+
+
+def leaked_form(data: bytes, secret: str) -> str | None:
+    """The form in which a secret stands in data; None where it does not."""
+    return next((form for form in forms_of(secret) if form.encode("utf-8", "surrogatepass") in data), None)
 
 
 def forms_of(secret: str) -> set[str]:
