@@ -269,7 +269,7 @@ async def test_a_killed_init_loses_the_command_and_destroy_leaves_nothing(lease:
     assert caught.value.partial.stdout.data == b"some\n"
     with pytest.raises(errors.SandboxLost):
         await lease.run("true")
-    wait_for_end(*left)
+    await asyncio.to_thread(wait_for_end, *left)  # It is the worker in this loop that ends them.
     assert await lease.destroy() == "destroyed"
     assert not lease.path.exists()
 
