@@ -85,6 +85,17 @@ def octets(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else base64.b64decode(value["b64"])
 
 
+def marked(mark: bytes) -> set[int]:
+    """Processes that carry a mark in the variables that they were started with, wherever they have gone."""
+    found = set()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError):  # it ended while we looked
+                if mark in Path("/proc", name, "environ").read_bytes():
+                    found.add(int(name))
+    return found
+
+
 def others_in_group(group: int) -> bool:
     """Whether something lives in a group whose leader has ended; True where the machine does not tell."""
     if not os.path.isdir("/proc/self"):
@@ -200,6 +211,9 @@ class Program:
 
     no_input: int | None = subprocess.DEVNULL
     """What a command without input reads from."""
+    close_fds = True
+    """Whether a command gets none of our descriptors."""
+    stream_class = Stream
 
     def __init__(self, name: str, options: Json, guard: Guard, *, keep_input: bool, timeout_ms: int | None) -> None:
         self.name = name
@@ -216,14 +230,16 @@ class Program:
         self.writes: list[object] = []
         """Who gives it input, in order."""
         self._kept: dict[str, tuple[bytes, bytes, int]] = {}
+        self._mark = b"SANDPORT_MARK=" + os.urandom(12).hex().encode()
         try:
             self._popen = subprocess.Popen(
                 options["args"],
                 cwd=options["cwd"],
-                env=options["env"],
+                env={**options["env"], b"SANDPORT_MARK": self._mark.partition(b"=")[2]},
                 stdin=subprocess.PIPE if keep_input else self.no_input,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                close_fds=self.close_fds,
                 process_group=0,
                 bufsize=0,
             )
@@ -237,8 +253,8 @@ class Program:
         if self._popen.stdin:
             os.set_blocking(self._popen.stdin.fileno(), False)
         self.streams = {
-            "stdout": Stream(self._popen.stdout, self._ended),
-            "stderr": Stream(self._popen.stderr, self._ended),
+            "stdout": self.stream_class(self._popen.stdout, self._ended),
+            "stderr": self.stream_class(self._popen.stderr, self._ended),
         }
         threading.Thread(target=self._wait, daemon=True).start()
         if timeout_ms is not None:
@@ -286,15 +302,25 @@ class Program:
             return True
 
     def kill(self, *, timed_out: bool = False) -> bool:
-        """Kill the group; False where the program has ended."""
+        """Kill the group and what has left it; False where the program has ended."""
         with self._lock:
             if self._ended.is_set():
                 return False
             self.killed = True
             self.timed_out = timed_out
+            self.kill_strays()
             with suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
             return True
+
+    def kill_strays(self) -> None:
+        """Kill what carries the mark, until nothing new turns up."""
+        seen: set[int] = set()
+        while strays := marked(self._mark) - seen - {self._popen.pid}:
+            for pid in strays:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            seen |= strays
 
     def write(self, data: bytes, end: bool, turn: object, stopped: threading.Event) -> int:
         """Give the program input when its turn has come, waiting for room; how much it took."""
