@@ -24,7 +24,7 @@ from typing import IO
 from . import processes
 from .masking import Masker
 from .outcomes import Failed, NotStarted, TimedOut, WorkerGone
-from .processes import ExitCause, Survivor
+from .processes import ExitCause, Identity, Survivor
 from .transcript import Transcript
 
 _PIECE_BYTES = 1 << 16
@@ -90,6 +90,7 @@ class WorkerProcess:
             if full_pipe is not None:
                 full_pipe[1].close()
         self.pid = self._popen.pid
+        self._identity = Identity.of(self.pid, token)
         err = self._popen.stderr if full_pipe is None else full_pipe[0]
         self._in, self._out, self._err = map(_there, (self._popen.stdin, self._popen.stdout, err))
         os.set_blocking(self._in.fileno(), False)
@@ -341,7 +342,7 @@ class WorkerProcess:
 
     def survivors(self) -> list[Survivor]:
         """What lives of everything that this worker started, the worker itself left out."""
-        found = processes.survivors(self.token, self.pid)
+        found = processes.survivors(self._identity)
         return [survivor for survivor in found if survivor.pid != self.pid]
 
     def wait_survivors(self, grace_s: float) -> list[Survivor]:
@@ -374,7 +375,7 @@ class WorkerProcess:
             What lived longer than that.
         """
         self.wait_survivors(grace_s)
-        killed = processes.kill_survivors(self.token, self.pid)
+        killed = processes.kill_survivors(self._identity)
         # Once all holders are dead stderr ends, and the thread with it; a holder outside our reach must not hang us.
         self._drainer.join(_DRAIN_S)
         self._out.close()
