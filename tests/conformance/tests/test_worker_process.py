@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from sandport_conformance.outcomes import NotStarted, TimedOut, WorkerGone
-from sandport_conformance.processes import ExitCause
+from sandport_conformance.processes import ExitCause, Identity, kill_survivors, survivors
 from sandport_conformance.worker import WorkerProcess
 from tests.conformance.tests.conftest import Spawn, python
 
@@ -127,6 +127,17 @@ def test_what_a_worker_left_is_found_in_any_session_and_killed(spawn: Spawn) -> 
     assert [survivor.pid for survivor in process.survivors()] == [pid]
     assert [survivor.command for survivor in process.release(grace_s=0)] == ["sleep 600"]
     assert process.survivors() == []
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="the machine does not tell when a process was started")
+def test_a_number_that_another_process_has_by_now_makes_nobody_a_survivor(spawn: Spawn) -> None:
+    """hashicorp/nomad#23969: a stale pid was trusted, and strangers were killed."""
+    stranger = spawn(python("os.fork(); print('up', flush=True); time.sleep(600)"))
+    read_lines(stranger, 2)
+    reused = Identity(token="of a worker that is gone", pid=stranger.pid, started=1)
+    assert survivors(reused) == []
+    assert kill_survivors(reused) == []
+    assert stranger.exit_cause is None
 
 
 def test_nothing_of_anybody_else_is_ever_a_survivor(spawn: Spawn) -> None:

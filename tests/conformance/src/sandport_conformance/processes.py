@@ -45,52 +45,112 @@ class ExitCause:
             return f"signal {self.signal}"
 
 
-def survivors(token: str, session: int) -> list[Survivor]:
-    """Live processes that have the token in their environment, or are in the session of this leader.
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What tells a worker and everything that it started from any other process.
 
-    Without `/proc` only the session is looked at.
+    Attributes:
+        token: A random value in their environments.
+        pid: The worker's, and so the number of the session that it leads.
+        started: When the worker was started, in the kernel's ticks; None where the machine does not tell.
     """
-    if not _PROC.joinpath("self", "stat").exists():
-        return _survivors_of_ps(session)
-    wanted = f"{TOKEN_VARIABLE}={token}".encode()
+
+    token: str
+    pid: int
+    started: int | None
+
+    @classmethod
+    def of(cls, pid: int, token: str) -> Identity:
+        """The identity of a worker that was just started."""
+        stat = _stat(pid)
+        return cls(token, pid, stat.started if stat else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    state: bytes
+    session: int
+    started: int
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        fields = _PROC.joinpath(str(pid), "stat").read_bytes().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return _Stat(fields[0], int(fields[3]), int(fields[19]))
+
+
+def survivors(worker: Identity) -> list[Survivor]:
+    """Live processes that have the worker's token in their environment, or are in the session that it led.
+
+    Without `/proc` only its process group is looked at.
+    """
+    if _stat(os.getpid()) is None:
+        return _survivors_of_ps(worker.pid)
+    leader = _stat(worker.pid)
+    # Another process has the worker's number by now, and perhaps a session under it.
+    taken_over = leader is not None and leader.started != worker.started
     found = []
     for folder in _PROC.iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
-            continue
-        try:
-            stat = folder.joinpath("stat").read_bytes()
-            state, _, _, its_session = stat.rpartition(b")")[2].split()[:4]
-            if state in (b"Z", b"X"):
-                continue
-            # The environment as it was at the exec: a process that changed it since keeps what it began with.
-            if int(its_session) == session or wanted in folder.joinpath("environ").read_bytes().split(b"\0"):
-                command = folder.joinpath("cmdline").read_bytes().replace(b"\0", b" ").strip()
-                found.append(Survivor(int(folder.name), command.decode("utf-8", "backslashreplace")[:200]))
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # it ended while we looked, or is somebody else's
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            pid = int(folder.name)
+            if _belongs(pid, worker, by_session=not taken_over):
+                found.append(Survivor(pid, _command_of(pid)))
     return found
 
 
-def _survivors_of_ps(session: int) -> list[Survivor]:
+def _belongs(pid: int, worker: Identity, *, by_session: bool) -> bool:
+    stat = _stat(pid)
+    if stat is None or stat.state in (b"Z", b"X"):
+        return False
+    if by_session and stat.session == worker.pid:
+        return True
+    try:
+        # The environment as it was at the exec: a process that changed it since keeps what it began with.
+        environ = _PROC.joinpath(str(pid), "environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False  # it ended while we looked, or is somebody else's
+    return f"{TOKEN_VARIABLE}={worker.token}".encode() in environ.split(b"\0")
+
+
+def _command_of(pid: int) -> str:
+    try:
+        words = _PROC.joinpath(str(pid), "cmdline").read_bytes().replace(b"\0", b" ").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return "?"
+    return words.decode("utf-8", "backslashreplace")[:200]
+
+
+def _survivors_of_ps(group: int) -> list[Survivor]:
     listed = subprocess.run(["ps", "-A", "-o", "pid=,pgid=,stat=,command="], capture_output=True, text=True, check=True)
     found = []
     for line in listed.stdout.splitlines():
-        pid, group, state, command = [*line.split(None, 3), ""][:4]
-        if int(group) == session and not state.startswith("Z"):
+        pid, its_group, state, command = [*line.split(None, 3), ""][:4]
+        if int(its_group) == group and not state.startswith("Z"):
             found.append(Survivor(int(pid), command[:200]))
     return found
 
 
-def kill_survivors(token: str, session: int) -> list[Survivor]:
-    """Kill what `survivors` finds, and answer what that was; each is looked at again right before its signal."""
+def kill_survivors(worker: Identity) -> list[Survivor]:
+    """Kill what `survivors` finds, and answer what that was; what ends in between is not killed by its number."""
     killed = []
-    for survivor in survivors(token, session):
-        if any(again.pid == survivor.pid for again in survivors(token, session)):
-            try:
+    for survivor in survivors(worker):
+        try:
+            if hasattr(signal, "pidfd_send_signal"):
+                descriptor = os.pidfd_open(survivor.pid)
+                try:
+                    # Looked at again now that the number is held: it may have been another process a moment ago.
+                    if all(again.pid != survivor.pid for again in survivors(worker)):
+                        continue
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                finally:
+                    os.close(descriptor)
+            else:
                 os.kill(survivor.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            killed.append(survivor)
+        except ProcessLookupError:
+            continue
+        killed.append(survivor)
     return killed
 
 
