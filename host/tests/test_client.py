@@ -155,6 +155,7 @@ async def test_no_more_calls_are_in_flight_than_agreed_and_the_rest_follow() -> 
     await asyncio.gather(*tasks)
 
 
+@pytest.mark.slow
 async def test_ten_thousand_waiting_calls_do_not_hold_up_a_ping() -> None:
     """modelcontextprotocol/python-sdk#1333 via #2163 (B10)."""
     wire = await Wire(Limits(in_flight=16)).greet()

@@ -123,7 +123,10 @@ async def test_a_worker_that_closes_a_pipe_and_lives_on_is_ended(open_host: Open
 # ------------------------------------------------------------------ what is left
 
 
-async def test_what_a_worker_leaves_in_its_group_ends_with_it(open_host: OpenHost, journal: Journal) -> None:
+@pytest.mark.parametrize("killed", [False, True], ids=["exits", "is killed"])
+async def test_what_a_worker_leaves_in_its_group_ends_with_it(
+    open_host: OpenHost, journal: Journal, killed: bool
+) -> None:
     """S03, O07: modelcontextprotocol/python-sdk PR #2773 (2), ray-project/ray#42861, PR #56476: the group was asked for
     after its leader was reaped, and the children lived on."""
     async with (
@@ -132,8 +135,11 @@ async def test_what_a_worker_leaves_in_its_group_ends_with_it(open_host: OpenHos
     ):
         child = journal.of("child")[0]["child"]
         assert alive(child)
-        with pytest.raises(WorkerCrashed, match="exited with code 3"):
-            await sandbox.execute(["x"])
+        if killed:
+            await kill(await host._supervisor("scripted").worker())
+        else:
+            with pytest.raises(WorkerCrashed, match="exited with code 3"):
+                await sandbox.execute(["x"])
         await eventually(lambda: not alive(child))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
-from sandport.errors import SandportError
+from sandport.errors import SandportError, WorkerStartFailed
 from sandport.host import Host
 from sandport.numbers import StopLadder, Timing
 from sandport_protocol.limits import Limits
@@ -191,6 +191,18 @@ async def test_a_closing_host_starts_nothing_more(open_host: OpenHost, journal: 
         for supervisor in supervisors[::2]:  # half of them crash at the moment when the close begins
             (await supervisor.worker()).process.signal_group(signal.SIGKILL)
     assert [supervisor.starts for supervisor in supervisors] == [1] * 20
+    assert children() == []
+
+
+async def test_a_host_that_closes_while_a_worker_starts_tells_whoever_waits(
+    open_host: OpenHost, journal: Journal
+) -> None:
+    async with open_host(scripted=worker("silent", journal=journal.path)) as host:
+        waiting = [asyncio.ensure_future(host.describe("scripted")) for _ in range(3)]
+        await journal.until("started")
+    for error in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(error, WorkerStartFailed)
+        assert "the host is closing" in str(error)
     assert children() == []
 
 

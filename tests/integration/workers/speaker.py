@@ -81,12 +81,13 @@ class Speaker:
         self.write(json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False).encode() + b"\n")
 
     def answer(self, request: Any, result: Any) -> None:
-        self.open.pop(request, None)
+        # In this order: a pong between the two may list an id too many, never one too few.
         self.say({"id": request, "result": result})
+        self.open.pop(request, None)
 
     def refuse(self, request: Any, code: int, message: str, **data: Any) -> None:
-        self.open.pop(request, None)
         self.say({"id": request, "error": {"code": code, "message": message, "data": data}})
+        self.open.pop(request, None)
 
     def note(self, method: str, params: Message) -> None:
         self.say({"method": method, "params": params})

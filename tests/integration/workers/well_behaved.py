@@ -328,6 +328,8 @@ class Worker(Speaker):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     running.child.wait(max(0.0, limit - time.monotonic()))
             self.kill_all()
+            while set(self.open.values()) - {"shutdown"} and time.monotonic() < limit + DRAIN_S:
+                time.sleep(0.002)  # their last words
             return {}
 
         return self.aside(message, drain)
