@@ -50,10 +50,11 @@ async def test_a_warning_of_the_runtime_around_the_worker_is_tolerated(open_host
         assert (await sandbox.execute(["true"])).ok
 
 
-async def test_junk_before_the_hello_is_bounded(open_host: OpenHost) -> None:
+async def test_junk_before_the_hello_is_bounded(open_host: OpenHost, records: Records) -> None:
     async with open_host(scripted=worker("says_first", "x\\n" * 40_000)) as host:
         with pytest.raises(WorkerStartFailed, match=r"limits\.junkBytes"):
             await host.describe("scripted")
+    assert len(records.texts("warning")) == 21
 
 
 async def test_a_line_on_stderr_right_before_the_hello_is_a_log_line(open_host: OpenHost, records: Records) -> None:

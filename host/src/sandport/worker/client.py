@@ -58,6 +58,8 @@ from .slots import Slots
 from .stderr import Level
 
 _R = TypeVar("_R", bound=Struct)
+_JUNK_LINES = 20
+"""A banner is shown whole; a loop that prints is not."""
 _STALL_S = 1.0
 """After a ping's time is over, what came in meanwhile is still read for so long: this process may have been stopped."""
 
@@ -122,6 +124,7 @@ class WorkerClient(asyncio.Protocol):
         self._deadlines = Deadlines(self._loop, self._end_overdue)
         self._slots = Slots(limits.in_flight)
         self._ping_is_due = False
+        self._junk_lines = 0
         self._last_violation = ""
         self._hello: asyncio.Future[InitializeResult] = self._loop.create_future()
         self.ready: asyncio.Future[None] = self._loop.create_future()
@@ -507,8 +510,12 @@ class WorkerClient(asyncio.Protocol):
         elif isinstance(event, ViolationFound):
             self._violated(event.rule, event.sample, fatal=event.fatal)
         elif isinstance(event, JunkReceived):
+            self._junk_lines += 1
             sample = event.line[:200].decode("utf-8", "backslashreplace")
-            self._log("warning", f"stdout before the hello is tolerated, but it belongs to the wire: {sample!r}")
+            if self._junk_lines <= _JUNK_LINES:
+                self._log("warning", f"stdout before the hello is tolerated, but it belongs to the wire: {sample!r}")
+            elif self._junk_lines == _JUNK_LINES + 1:
+                self._log("warning", "there is more on stdout before the hello; it is counted and not shown")
         elif isinstance(event, LateAnswer):
             call = self._told.pop(event.id, None)
             if call is None:
