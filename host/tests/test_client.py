@@ -365,11 +365,12 @@ async def test_a_lost_answer_is_told_to_its_caller_with_what_the_worker_wrote_in
     assert "stdout" in str(error)
 
 
-async def test_a_flood_of_junk_costs_one_ping_for_all_that_came_together() -> None:
+async def test_a_flood_of_junk_costs_a_bounded_log_and_one_ping_for_all_that_came_together() -> None:
     wire = await Wire().greet()
     wire.raw(b"junk\n" * 1000)
     await turn()
     assert [frame["method"] for frame in wire.frames()] == ["ping"]
+    assert len(wire.records) == 101
 
 
 class Full:

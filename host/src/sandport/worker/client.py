@@ -60,6 +60,8 @@ from .stderr import Level
 _R = TypeVar("_R", bound=Struct)
 _JUNK_LINES = 20
 """A banner is shown whole; a loop that prints is not."""
+_VIOLATIONS = 100
+"""A worker that breaks the wire with every line must not flood the log too."""
 _STALL_S = 1.0
 """After a ping's time is over, what came in meanwhile is still read for so long: this process may have been stopped."""
 
@@ -125,6 +127,7 @@ class WorkerClient(asyncio.Protocol):
         self._slots = Slots(limits.in_flight)
         self._ping_is_due = False
         self._junk_lines = 0
+        self._violations = 0
         self._last_violation = ""
         self._hello: asyncio.Future[InitializeResult] = self._loop.create_future()
         self.ready: asyncio.Future[None] = self._loop.create_future()
@@ -531,7 +534,11 @@ class WorkerClient(asyncio.Protocol):
         shown = f"; it began with {sample.decode('utf-8', 'backslashreplace')!r}" if sample else ""
         hint = "; stdout is reserved for the wire, print to stderr" if "JSON" in rule else ""
         self._last_violation = f"{rule}{shown}{hint}"
-        self._log("error" if fatal else "warning", f"protocol violation: {self._last_violation}")
+        self._violations += 1
+        if fatal or self._violations <= _VIOLATIONS:
+            self._log("error" if fatal else "warning", f"protocol violation: {self._last_violation}")
+        elif self._violations == _VIOLATIONS + 1:
+            self._log("warning", f"protocol violation number {self._violations}; more are not shown")
         if fatal:
             if not self._hello.done():
                 self._hello.set_exception(ProtocolViolation(f"the {self.provider} worker: {self._last_violation}"))
