@@ -28,6 +28,8 @@ READ_AFTER_S = 0.002
 """Output is looked at so long after the start: a command that is over by then wakes its worker half as often."""
 DRAIN_S = 0.25
 """What a command's last children may take to finish writing after it ended, before a stream counts as held open."""
+STALLED_S = 5.0
+"""After a time-out, output that waits for credit is kept for so long; the host's own deadline comes 15 s later."""
 KILL_ANSWER_S = TERM_GRACE_S + KILL_S + 1.0
 """A kill that the init has not answered by then reached nothing that we know of."""
 
@@ -336,6 +338,15 @@ class Command:
         for output in self.outputs:
             output.deliver()
         return follower
+
+    async def delivered(self, follower: Follower) -> None:
+        """Return once the output was sent to its end; after a time-out, a follower that takes nothing is left."""
+        if not self._timed_out:
+            await follower.done
+            return
+        await asyncio.wait((follower.done,), timeout=STALLED_S)
+        for output in self.outputs:
+            output.cut()
 
     def unfollow(self) -> None:
         """Nobody takes the output any more."""

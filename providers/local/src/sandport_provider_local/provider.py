@@ -186,7 +186,7 @@ class LocalProvider(Provider):
             await command.wait()
             call.dispatched = "yes"
             if follower is not None:
-                await follower.done
+                await command.delivered(follower)
         except asyncio.CancelledError:
             await command.end()
             if not (command.ended_by_itself and (follower is None or follower.done.done())):

@@ -143,6 +143,7 @@ class Output:
         self.ends = sink if isinstance(sink, Ends) else None
         self.window = sink if isinstance(sink, Window) else Window(0)
         self.sent = 0
+        self._cut = False
         self._loop = loop
         self._fd = fd
         self._on_end = on_end
@@ -307,6 +308,14 @@ class Output:
         if self.end is None:
             self._finish("heldOpen")
 
+    def cut(self) -> None:
+        """Nobody takes what is left: end the stream for its follower where it was sent to."""
+        follower, self._follower = self._follower, None
+        if follower is not None and not follower.done.done():
+            self._cut = True
+            follower.call.send_end(self.name, "heldOpen")
+            follower.stream_ended()
+
     def drop(self) -> None:
         """Close, with nobody to tell."""
         self._on_end = _nothing
@@ -331,6 +340,8 @@ class Output:
     def result(self) -> types.StreamResult:
         """What the result of the command says."""
         end = self.end or "heldOpen"
+        if self._cut:
+            return types.StreamResult(total_bytes=self.sent, end="heldOpen")
         if self.ends is None:
             return types.StreamResult(total_bytes=self.total_bytes, end=end)
         data, tail, dropped = self.ends.kept()
