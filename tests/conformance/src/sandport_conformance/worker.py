@@ -125,9 +125,11 @@ class WorkerProcess:
             pieces: Sizes of the writes to cut the data into; what is left goes in one.
 
         Raises:
-            WorkerGone: It closed its stdin, or ended.
+            WorkerGone: It closed its stdin, or ended; or its stdin was ended by us.
             TimedOut: It did not read.
         """
+        if self._in.closed:
+            raise WorkerGone("nothing can be said to it: its stdin was ended")
         self.transcript.add("sent", data)
         begin = 0
         for size in (*pieces, len(data)):
