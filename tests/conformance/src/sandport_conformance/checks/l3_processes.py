@@ -67,6 +67,7 @@ def a_known_process_id_is_refused(lab: Lab) -> None:
 
 @check(
     "PRC-2",
+    part="order",
     uses=Uses.SHARED,
     needs=PROCESSES,
     also=("PRC-3",),

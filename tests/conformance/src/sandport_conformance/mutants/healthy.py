@@ -63,7 +63,7 @@ class Healthy:
 
     name = "healthy"
     methods: tuple[str, ...] = (*MANDATORY, *PROCESS)
-    capabilities: Json = {"kill": "tree", "expiry": "none", "attach": "none", "egress": ["all"]}  # noqa: RUF012 - read only
+    capabilities: Json = {"kill": "tree", "expiry": "none", "attach": "none", "pty": True, "egress": ["all"]}  # noqa: RUF012 - read only
 
     guard_class: type[Guard] = Guard
     leases_class: type[Leases] = Leases

@@ -256,7 +256,7 @@ class Leases:
                 end = "heldOpen"  # a host that takes nothing does not keep a killed command from its result
         if end is not None:
             self.send_end(call, name, offset, end)
-            sent[name] = {"totalBytes": offset, "end": end}
+            sent["stdout" if name == "pty" else name] = {"totalBytes": offset, "end": end}
 
     def wait_credit(self, call: Call, program: Program, name: str) -> int:
         """Room at the host for a stream; waited for until the call is cancelled or the program killed."""
@@ -285,7 +285,7 @@ class Leases:
             raise self.refusal(
                 "InvalidParams", f"processId {name[:64]!r} is none", detail={"field": "params.processId"}
             )
-        if params.get("pty") is not None:
+        if params.get("pty") is not None and not self.worker.capabilities.get("pty"):
             raise self.refusal("NotSupported", "there are no terminals here", detail={"field": "pty"})
         with self.lock:
             known = (params["sandboxId"], name) in self.programs

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import os
 import select
 import signal
+import struct
 import subprocess
+import termios
 import threading
 import time
 from contextlib import suppress
@@ -134,7 +137,7 @@ def options_of(params: Json, files: Path) -> Json:
     if "SANDPORT_WORKER_TOKEN" in os.environ:
         environ[b"SANDPORT_WORKER_TOKEN"] = os.environb[b"SANDPORT_WORKER_TOKEN"]
     environ |= {name.encode(): octets(value) for name, value in params.get("env", {}).items()}
-    return {"args": argv, "cwd": cwd, "env": environ}
+    return {"args": argv, "cwd": cwd, "env": environ, "pty": params.get("pty")}
 
 
 class Stream:
@@ -186,7 +189,10 @@ class Stream:
                         return
                 continue
             quiet_since = None
-            data = os.read(self._source.fileno(), _PIECE_BYTES)
+            try:
+                data = os.read(self._source.fileno(), _PIECE_BYTES)
+            except OSError:
+                data = b""  # a terminal without a program
             if not data:
                 self._finish("seen")
                 return
@@ -231,14 +237,16 @@ class Program:
         """Who gives it input, in order."""
         self._kept: dict[str, tuple[bytes, bytes, int]] = {}
         self._mark = b"SANDPORT_MARK=" + os.urandom(12).hex().encode()
+        terminal = self.open_terminal(options["pty"]) if options.get("pty") else None
+        plain = terminal[1] if terminal else subprocess.PIPE
         try:
             self._popen = subprocess.Popen(
                 options["args"],
                 cwd=options["cwd"],
                 env={**options["env"], b"SANDPORT_MARK": self._mark.partition(b"=")[2]},
-                stdin=subprocess.PIPE if keep_input else self.no_input,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stdin=plain if keep_input or terminal else self.no_input,
+                stdout=plain,
+                stderr=plain,
                 close_fds=self.close_fds,
                 process_group=0,
                 bufsize=0,
@@ -247,20 +255,31 @@ class Program:
             raise StartFailed("CommandNotFound", os.fsdecode(options["args"][0])) from error
         except OSError as error:
             raise StartFailed("CommandNotExecutable", os.fsdecode(options["args"][0])) from error
+        finally:
+            if terminal:
+                os.close(terminal[1])
         guard.add(self._popen.pid)
-        assert self._popen.stdout is not None
-        assert self._popen.stderr is not None
         if self._popen.stdin:
             os.set_blocking(self._popen.stdin.fileno(), False)
-        self.streams = {
-            "stdout": self.stream_class(self._popen.stdout, self._ended),
-            "stderr": self.stream_class(self._popen.stderr, self._ended),
-        }
+        sources: dict[str, IO[bytes]] = {}
+        if terminal:
+            sources["pty"] = os.fdopen(terminal[0], "rb", 0)
+        else:
+            assert self._popen.stdout is not None
+            assert self._popen.stderr is not None
+            sources |= {"stdout": self._popen.stdout, "stderr": self._popen.stderr}
+        self.streams = {name: self.stream_class(source, self._ended) for name, source in sources.items()}
         threading.Thread(target=self._wait, daemon=True).start()
         if timeout_ms is not None:
             timer = threading.Timer(timeout_ms / 1000, self.kill, kwargs={"timed_out": True})
             timer.daemon = True
             timer.start()
+
+    def open_terminal(self, size: Json) -> tuple[int, int]:
+        """A terminal of this size: our side and the program's."""
+        ours, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", size["rows"], size["columns"], 0, 0))
+        return ours, theirs
 
     def _wait(self) -> None:
         # Not reaped yet: as long as the leader is a zombie, nobody else can get its number, which is the group's too.
@@ -366,7 +385,7 @@ class Program:
         """How it ended; waits for its end."""
         self._ended.wait()
         code = self.code
-        result: Json = {name: self._stream_result(name) for name in self.streams}
+        result: Json = {"stdout" if name == "pty" else name: self._stream_result(name) for name in self.streams}
         result["durationMs"] = round((time.monotonic() - self._began) * 1000)
         if self.killed:
             result["tree"] = "signalled"
