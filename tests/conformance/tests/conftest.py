@@ -72,10 +72,11 @@ def spawn() -> Iterator[Spawn]:
         *,
         environ: Mapping[str, str] | None = None,
         secrets: tuple[str, ...] = (),
+        full_stderr: bool = False,
     ) -> WorkerProcess:
         token = f"token-{len(started)}-{os.getpid()}"
         whole = {"PATH": os.environ["PATH"], "SANDPORT_WORKER_TOKEN": token, **(environ or {})}
-        process = WorkerProcess(command, environ=whole, token=token, masker=Masker(secrets))
+        process = WorkerProcess(command, environ=whole, token=token, masker=Masker(secrets), full_stderr=full_stderr)
         started.append(process)
         return process
 

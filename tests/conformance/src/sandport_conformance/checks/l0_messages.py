@@ -76,9 +76,16 @@ def expect_same_answer(worker: Session, method: str, plain: Json, other: Json, w
     answers = []
     for params in (plain, other):
         body = worker.answer(worker.request(method, params)).body
-        answers.append(body["error"].get("code") if "error" in body else body["result"])
+        answers.append(body["error"].get("code") if "error" in body else gist(method, body["result"]))
     one, two = answers
     expect(one == two, f"{method} with {what} is answered {two!r:.200}, without {one!r:.200}")
+
+
+def gist(method: str, result: Json) -> object:
+    """What of a result does not change from one call to the next."""
+    if method == "listLeases":
+        return sorted(lease.get("sandboxId", "") for lease in result.get("leases", []))
+    return result if method == "validateConfig" else "a result"
 
 
 @check(
