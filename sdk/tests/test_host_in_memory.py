@@ -113,6 +113,7 @@ async def test_the_session_is_what_the_host_said() -> None:
         (session,) = seen
         assert (session.store_id, str(session.state_dir), session.host.name) == ("mine", "/state", "host-in-memory")
         assert session.limits.chunk_bytes == 7
+        assert host.hello.limits.chunk_bytes == Limits().chunk_bytes, "a worker announces what it can keep itself"
 
 
 @pytest.mark.parametrize("threaded", [False, True])

@@ -214,7 +214,7 @@ class Dispatcher:
             supported_methods=tuple(served),
             capabilities=cls.capabilities,
             features=tuple(extensions),
-            limits=limits,
+            limits=self._own_limits,  # what the host is held to; the agreed ones would promise to read less
             wants_env=cls.wants_env,
         )
 
