@@ -109,7 +109,7 @@ async def test_the_session_is_what_the_host_said() -> None:
             super().__init__(session)
             seen.append(session)
 
-    async with HostInMemory(Made, state_dir="/state", store_id="mine", limits=Limits(chunk_bytes=7)):
+    async with HostInMemory(Made, state_dir="/state", store_id="mine", limits=Limits(chunk_bytes=7)) as host:
         (session,) = seen
         assert (session.store_id, str(session.state_dir), session.host.name) == ("mine", "/state", "host-in-memory")
         assert session.limits.chunk_bytes == 7
