@@ -293,3 +293,28 @@ async def test_a_stuck_worker_is_replaced_at_the_end_of_a_lease_and_its_sandbox_
         assert not alive(stuck)
     assert children() == []
     assert any("neither a cancel nor a ping" in text for text in records.texts("error"))
+
+
+async def test_output_that_a_stalled_consumer_never_took_is_counted_after_a_time_out(host: Host) -> None:
+    """The command is killed at its limit and answered; what was read and not taken is dropped, and counted."""
+    handed_on = 0
+    answered = asyncio.Event()
+
+    async def stall(stream: str, data: bytes) -> None:
+        nonlocal handed_on
+        handed_on += len(data)
+        await answered.wait()
+
+    async with host.lease("local") as sandbox:
+        running = asyncio.ensure_future(sandbox.execute(shell="yes flood", timeout_s=0.3, on_output=stall))
+        await eventually(lambda: handed_on > 0)
+        worker = host._supervisors["local"].current
+        assert worker is not None
+        await eventually(lambda: "execute" not in worker.client.open_methods)
+        answered.set()
+        outcome = await running
+    stdout = outcome.stdout
+    assert (outcome.ended, stdout.end) == ("timedOut", "heldOpen")
+    assert stdout.total_bytes == len(stdout.data) + len(stdout.tail) + stdout.dropped_bytes
+    assert stdout.total_bytes > handed_on
+    assert stdout.dropped_bytes > 0

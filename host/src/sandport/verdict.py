@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from sandport_protocol.errors import Partial
 from sandport_protocol.v1 import CommandResult, StreamName, StreamResult
 
@@ -33,13 +35,10 @@ def outcome_of(
         if name not in captures:
             return Captured()
         kept = captures[name].captured(told.end, (spilled or {}).get(name))
-        if kept.total_bytes == told.total_bytes:
-            return kept
-        # Iterated output was handed on and not kept: what is known of it is its length.
-        missing = told.total_bytes - len(kept.data) - len(kept.tail)
-        return Captured(
-            data=kept.data, tail=kept.tail, total_bytes=told.total_bytes, dropped_bytes=missing, end=told.end
-        )
+        # What the worker read and could not send (a consumer that stalled beyond a time-out) is counted with the rest;
+        # and of iterated output, which was handed on and not kept, the length is what is known.
+        total = told.total_bytes + told.dropped_bytes
+        return msgspec.structs.replace(kept, total_bytes=total, dropped_bytes=total - len(kept.data) - len(kept.tail))
 
     return Outcome(
         ended=result.ended,

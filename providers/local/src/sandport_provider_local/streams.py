@@ -341,7 +341,8 @@ class Output:
         """What the result of the command says."""
         end = self.end or "heldOpen"
         if self._cut:
-            return types.StreamResult(total_bytes=self.sent, end="heldOpen")
+            unsent = self.window.end - self.sent
+            return types.StreamResult(total_bytes=self.sent, dropped_bytes=unsent, end="heldOpen")
         if self.ends is None:
             return types.StreamResult(total_bytes=self.total_bytes, end=end)
         data, tail, dropped = self.ends.kept()
