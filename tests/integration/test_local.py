@@ -23,7 +23,7 @@ from sandport.host import Host
 from sandport.sandbox import Sandbox
 from sandport_protocol.limits import Limits
 from sandport_protocol.v1 import Egress
-from tests.integration.stage import QUICK, Records, alive, children, eventually, marked_with, mentioning
+from tests.integration.stage import PATIENCE_S, QUICK, Records, alive, children, eventually, marked_with, mentioning
 
 pytestmark = pytest.mark.anyio
 
@@ -295,7 +295,9 @@ async def test_a_stuck_worker_is_replaced_at_the_end_of_a_lease_and_its_sandbox_
     assert any("neither a cancel nor a ping" in text for text in records.texts("error"))
 
 
-async def test_output_that_a_stalled_consumer_never_took_is_counted_after_a_time_out(host: Host) -> None:
+async def test_output_that_a_stalled_consumer_never_took_is_counted_after_a_time_out(
+    tmp_path: Path, records: Records
+) -> None:
     """The command is killed at its limit and answered; what was read and not taken is dropped, and counted."""
     handed_on = 0
     answered = asyncio.Event()
@@ -305,7 +307,12 @@ async def test_output_that_a_stalled_consumer_never_took_is_counted_after_a_time
         handed_on += len(data)
         await answered.wait()
 
-    async with host.lease("local") as sandbox:
+    patient = msgspec.structs.replace(QUICK, command_margin_s=PATIENCE_S)
+    settings = Configuration(host=HostSettings(timing=patient))
+    async with (
+        Host.open(settings, home=tmp_path / "home", log=records.log) as host,
+        host.lease("local") as sandbox,
+    ):
         running = asyncio.ensure_future(sandbox.execute(shell="yes flood", timeout_s=0.3, on_output=stall))
         await eventually(lambda: handed_on > 0)
         worker = host._supervisors["local"].current
