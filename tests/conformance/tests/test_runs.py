@@ -50,7 +50,7 @@ def report_of(*checks: Check, command: tuple[str, ...] = HEALTHY_COMMAND, **sect
         (a_check(fails, severity=Severity.SHOULD), Outcome.FAIL, Verdict.WARNING, ExitCode.CONFORMANT),
         (a_check(fails, scored=False), Outcome.FAIL, Verdict.WARNING, ExitCode.CONFORMANT),
         (
-            a_check(fails, needs=Needs(capabilities={"pty": (True,)})),
+            a_check(fails, needs=Needs(capabilities={"expiry": ("nobody knows",)})),
             Outcome.NOT_APPLICABLE,
             Verdict.NONE,
             ExitCode.CONFORMANT,
