@@ -12,7 +12,15 @@ from msgspec import Raw
 from protocol.tests.peers import NOTHING, boom, frame, host_in, replies, request_ids, serving_pair, worker_in
 from protocol.tests.strategies import ids
 from sandport_protocol.errors import Cancelled, ProtocolViolation
-from sandport_protocol.events import HostEvent, LateAnswer, ReplyDue, RequestEnded, RequestReceived, ViolationFound
+from sandport_protocol.events import (
+    HostEvent,
+    LateAnswer,
+    NotificationReceived,
+    ReplyDue,
+    RequestEnded,
+    RequestReceived,
+    ViolationFound,
+)
 from sandport_protocol.host_connection import error_of
 from sandport_protocol.limits import Limits
 from sandport_protocol.states import SERVING
@@ -220,8 +228,9 @@ def test_a_worker_reports_an_answer_that_it_was_sent() -> None:
 def test_credit_is_one_message() -> None:
     host, worker = serving_pair()
     request_id, _ = host.send_request("execute", NOTHING)
-    (note,) = worker.receive(host.send_credit(request_id, "stderr", 4096))
-    assert json.loads(bytes(note.params)) == {"id": request_id, "stream": "stderr", "bytes": 4096}  # type: ignore[union-attr]
+    sent = host.send_credit(request_id, "stderr", 4096)
+    assert json.loads(sent)["params"] == {"id": request_id, "stream": "stderr", "bytes": 4096}
+    assert [type(event) for event in worker.receive(sent)] == [NotificationReceived]
 
 
 def test_a_raw_result_goes_out_as_it_is() -> None:

@@ -35,6 +35,7 @@ from sandport_protocol.v1 import CancelParams, PingParams, PingResult, ShutdownP
 
 CANCELLED = Cancelled("cancelled").to_wire()
 FAILED = Unavailable("the vendor is away").to_wire()
+rarely = st.integers(0, 19).map(lambda drawn: drawn == 19)
 METHODS = ["acquireLease", "execute", "probe", "destroyLease"]
 
 
@@ -73,12 +74,15 @@ class Conversation(RuleBasedStateMachine):
         return self.host.phase == "serving"
 
     @precondition(calls_allowed)
-    @rule(method=st.sampled_from(METHODS))
-    def call(self, method: str) -> None:
-        request_id, frame = self.host.send_request(method, NOTHING)
-        assert request_id not in self.books
-        self.books[request_id] = Book(method)
-        self.to_worker += frame
+    @rule(methods=st.lists(st.sampled_from(METHODS), min_size=1, max_size=3), arrive=st.booleans())
+    def call(self, methods: list[str], arrive: bool) -> None:
+        for method in methods:
+            request_id, frame = self.host.send_request(method, NOTHING)
+            assert request_id not in self.books
+            self.books[request_id] = Book(method)
+            self.to_worker += frame
+        if arrive:
+            self.deliver_to_worker(10**6)
 
     @precondition(alive)
     @rule()
@@ -88,25 +92,36 @@ class Conversation(RuleBasedStateMachine):
         self.to_worker += frame
 
     @precondition(calls_allowed)
-    @rule()
-    def shut_down(self) -> None:
+    @rule(really=rarely)
+    def shut_down(self, really: bool) -> None:
+        if not really:
+            return
         request_id, frame = self.host.send_request("shutdown", ShutdownParams())
         self.books[request_id] = Book("shutdown")
         self.to_worker += frame
 
+    def some_request(self, data: st.DataObject) -> int:
+        """Mostly one that is open, sometimes any."""
+        wanted = self.unsettled() if data.draw(st.integers(0, 4)) else []
+        return data.draw(st.sampled_from(wanted or sorted(self.books)))
+
     @precondition(lambda self: self.alive() and self.books)
-    @rule(data=st.data(), cause=st.sampled_from(["cancelled", "deadline"]))
-    def cancel(self, data: st.DataObject, cause: Any) -> None:
-        request_id = data.draw(st.sampled_from(sorted(self.books)))
+    @rule(data=st.data(), cause=st.sampled_from(["cancelled", "deadline"]), over=st.booleans())
+    def cancel(self, data: st.DataObject, cause: Any, over: bool) -> None:
+        request_id = self.some_request(data)
         book = self.books[request_id]
         self.to_worker += self.host.send_cancel(request_id, cause)
         if book.outcome is None and book.cause is None:
             book.cause = cause
+        if over:
+            self.tell_of(request_id)
 
     @precondition(lambda self: self.alive() and self.books)
     @rule(data=st.data())
     def tell(self, data: st.DataObject) -> None:
-        request_id = data.draw(st.sampled_from(sorted(self.books)))
+        self.tell_of(self.some_request(data))
+
+    def tell_of(self, request_id: int) -> None:
         book = self.books[request_id]
         may = book.outcome is None and book.cause is not None
         events = self.host.tell(request_id)
@@ -116,7 +131,11 @@ class Conversation(RuleBasedStateMachine):
             self.expect(events, request_id, str(book.cause), late=False)
 
     @precondition(alive)
-    @rule()
+    @rule(really=rarely)
+    def crash_now_and_then(self, really: bool) -> None:
+        if really:
+            self.crash()
+
     def crash(self) -> None:
         self.crashed = True
         unsettled = self.unsettled()
@@ -139,17 +158,25 @@ class Conversation(RuleBasedStateMachine):
     # -------------------------------------------------------------- the worker's answers
 
     @precondition(lambda self: self.serving)
-    @rule(data=st.data(), how=st.sampled_from(["result", "error", "confirmed"]), swallow=st.sampled_from([0, 0, 0, 1]))
-    def answer(self, data: st.DataObject, how: str, swallow: int) -> None:
+    @rule(
+        data=st.data(),
+        how=st.sampled_from(["result", "error", "confirmed", "as told"]),
+        way=st.sampled_from(["later", "now", "now", "lost"]),
+    )
+    def answer(self, data: st.DataObject, how: str, way: str) -> None:
         request_id = self.serving.pop(data.draw(st.integers(0, len(self.serving) - 1)))
+        if how == "as told":
+            how = "confirmed" if self.books[request_id].cause else "result"
         if how == "result":
             frame = self.worker.send_result(request_id, {"of": request_id})
         else:
             frame = self.worker.send_error(request_id, CANCELLED if how == "confirmed" else FAILED)
-        if swallow:
+        if way == "lost":
             self.lost.add(request_id)
-        else:
-            self.reply(frame, request_id, how)
+            return
+        self.reply(frame, request_id, how)
+        if way == "now" and not self.crashed:
+            self.deliver_to_host(10**6)
 
     def reply(self, frame: bytes, request_id: int, how: str) -> None:
         self.answers[frame] = (request_id, how)
@@ -237,6 +264,20 @@ class Conversation(RuleBasedStateMachine):
     @staticmethod
     def open_in_pong(result: Raw) -> tuple[int, ...]:
         return tuple(n for n in codec.read_as(PingResult, result).open if isinstance(n, int))
+
+    @precondition(lambda self: self.alive() and (self.to_worker or self.to_host))
+    @rule()
+    def deliver_everything(self) -> None:
+        if self.to_worker:
+            self.deliver_to_worker(10**6)
+        if self.to_host:
+            self.deliver_to_host(10**6)
+
+    @precondition(alive)
+    @rule()
+    def ping_to_and_fro(self) -> None:
+        self.ping()
+        self.deliver_everything()
 
     # -------------------------------------------------------------- the books
 

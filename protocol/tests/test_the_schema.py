@@ -6,6 +6,7 @@ import ast
 import copy
 import inspect
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,7 @@ def test_two_interpreters_with_other_hash_seeds_make_the_same_bytes() -> None:
     code = "import sys; from sandport_protocol.schema.generate import rendered; sys.stdout.write(rendered())"
     made = {
         subprocess.run(
-            [sys.executable, "-X", "utf8", "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
+            [sys.executable, "-X", "utf8", "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
         ).stdout
         for seed in ("1", "2")
     }
