@@ -12,6 +12,7 @@ SandportError                        .retry: now | later | never      .dispatche
     WorkerWedged                       it lives and does not answer
   DeadlineExceeded                   the host's own limit for this call passed
   CallCancelled                      the caller cancelled, and the worker said what became of it
+  SyncError                          files: sandport.sync.errors draws its branch
   LeaseLost                          this lease cannot be used any more
   WireError                          what a provider answered: one class for each condition, see
                                      sandport_protocol.errors (SandboxLost, CommandNotFound, QuotaExceeded, ...)

@@ -1,19 +1,22 @@
 """What can go wrong while files are moved, each failure with the path it happened at and what to do.
 
-SyncError
-├── PathOutsideRootError   a path or a link would lead out of the tree
-├── SourceMissingError     there is nothing to copy
-├── TargetBusyError        a directory stands where a file should go, or the other way round
-├── TooLargeError          the source is past a ceiling; nothing over it was written
-├── SpaceExhaustedError    the target takes no more bytes
-├── TreeMovedError         a directory was moved away while the copy was inside it
-└── SyncCancelledError     the caller asked to stop
+SandportError
+└── SyncError
+    ├── PathOutsideRootError   a path or a link would lead out of the tree
+    ├── SourceMissingError     there is nothing to copy
+    ├── TargetBusyError        a directory stands where a file should go, or the other way round
+    ├── TooLargeError          the source is past a ceiling; nothing over it was written
+    ├── SpaceExhaustedError    the target takes no more bytes
+    ├── TreeMovedError         a directory was moved away while the copy was inside it
+    └── SyncCancelledError     the caller asked to stop
 """
 
 from __future__ import annotations
 
 import errno
 import os
+
+from sandport_protocol.errors import Dispatched, SandportError
 
 __all__ = [
     "PathOutsideRootError",
@@ -44,12 +47,14 @@ _ADVICE = {
 }
 
 
-class SyncError(Exception):
-    """A copy did not do all that was asked.
+class SyncError(SandportError):
+    """A copy did not do all that was asked; what is complete stays, so `dispatched` is unknown.
 
     Attributes:
         path: Where it happened, as bytes: below the tree that was copied, or the path that the caller gave.
     """
+
+    dispatched: Dispatched = "unknown"
 
     def __init__(self, message: str, *, path: bytes = b"") -> None:
         super().__init__(message)
