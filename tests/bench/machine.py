@@ -18,13 +18,15 @@ class Machine(Struct, frozen=True, kw_only=True):
     memory_gib: int
     system: str
     python: str
+    real_time: bool
+    """The run had precedence over everything else on the machine (`chrt -r 1`), so that a neighbour cost it nothing."""
     load_before: float
     """Processes that wanted a core in the last minute, before the run."""
 
     def __str__(self) -> str:
         return (
             f"{self.cores} cores ({self.processor}), {self.memory_gib} GiB, {self.system}, {self.python}; "
-            f"load before the run {self.load_before:.1f}"
+            f"{'real-time priority, ' if self.real_time else ''}load before the run {self.load_before:.1f}"
         )
 
 
@@ -37,6 +39,7 @@ def this_machine() -> Machine:
         memory_gib=round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1024**3),
         system=f"{platform.system()} {platform.release()}",
         python=f"{platform.python_implementation()} {platform.python_version()} ({'' if optimized else 'not '}PGO)",
+        real_time=hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR),
         load_before=os.getloadavg()[0],
     )
 
