@@ -9,7 +9,7 @@ from pathlib import Path
 import sandport.sync
 
 
-def test_the_package_needs_only_the_standard_library_without_a_loop_and_msgspec() -> None:
+def test_the_package_needs_only_msgspec_the_one_tree_of_errors_and_no_loop() -> None:
     found = set()
     files = list(Path(sandport.sync.__path__[0]).glob("*.py"))
     for file in files:
@@ -20,7 +20,7 @@ def test_the_package_needs_only_the_standard_library_without_a_loop_and_msgspec(
                 found.add(node.module)
     outside = {name for name in found if not name.startswith("sandport.sync.")}
     assert len(files) > 5
-    assert outside - sys.stdlib_module_names - {"collections.abc"} == {"msgspec"}
+    assert outside - sys.stdlib_module_names - {"collections.abc"} == {"msgspec", "sandport_protocol.errors"}
     assert outside & {"asyncio", "concurrent", "threading", "selectors", "subprocess"} == set()
 
 

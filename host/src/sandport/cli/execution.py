@@ -15,7 +15,6 @@ from sandport.errors import NotSupported, SandportError
 from sandport.host import Host
 from sandport.outcome import Outcome
 from sandport.sandbox import INLINE_STDIN_BYTES, Sandbox
-from sandport.sync.errors import SyncError
 from sandport.sync.result import SyncProgress, SyncResult
 
 from .application import Settings
@@ -117,7 +116,7 @@ class _Run:
         for transfer in self._plan.out:
             try:
                 await self._copy_out(sandbox, transfer)
-            except (SandportError, SyncError) as error:
+            except SandportError as error:
                 # The rest may be there; what is missing decides the exit code unless the program did.
                 self._failed(error, of=transfer)
 

@@ -67,11 +67,7 @@ def failure_of(error: BaseException, *, started: bool = False) -> Failure:
 
 
 def _ours(error: BaseException) -> bool:
-    if isinstance(error, (SandportError, OutputFailed)):
-        return True
-    from sandport.sync.errors import SyncError
-
-    return isinstance(error, SyncError)
+    return isinstance(error, (SandportError, OutputFailed))
 
 
 def _code(error: BaseException) -> int:
