@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from msgspec import Raw
 from sandport_protocol.limits import Limits
 from sandport_sdk.testing import HostInMemory, new_id
 from sandport_sdk.v1 import Call, Session, errors, extension, types
-from sdk.tests.plain import Plain
+from sdk.tests.plain import DONE, Plain, command
 
 pytestmark = pytest.mark.anyio
 
@@ -187,3 +188,24 @@ async def test_calls_that_waited_for_a_failed_prepare_get_its_error() -> None:
     with pytest.raises(errors.AuthenticationFailed) as caught:
         await request.result()
     assert caught.value.dispatched == "no"
+
+
+@pytest.mark.parametrize("raises", [asyncio.CancelledError, lambda: errors.Cancelled("cut", dispatched="yes")])
+async def test_a_cancelled_call_never_says_that_its_effect_is_certain(raises: Callable[[], BaseException]) -> None:
+    class Made(Plain):
+        async def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:
+            call.dispatched = "yes"
+            await call.output("stdout", b"began")
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise raises() from None
+            return DONE
+
+    async with HostInMemory(Made) as host:
+        request = host.start("execute", command())
+        await request.received("stdout", 1)
+        request.cancel()
+        with pytest.raises(errors.Cancelled) as caught:
+            await request.result()
+        assert caught.value.dispatched == "unknown"

@@ -29,6 +29,14 @@ def from_exception(error: BaseException, call: Circumstances) -> WireError:
     A `WireError` is itself, also out of a task group. What a cancelled handler raises is Cancelled. All else is a
     fault of the provider: Internal, with a traceback in the log.
     """
+    answer = _from_exception(error, call)
+    if isinstance(answer, Cancelled) and answer.dispatched == "yes":
+        # A call whose effect is certain has a result; the wire lets one that was cancelled say `no` or `unknown`.
+        answer.dispatched = "unknown"
+    return answer
+
+
+def _from_exception(error: BaseException, call: Circumstances) -> WireError:
     if isinstance(error, WireError):
         if isinstance(error, Internal):
             _report(error, f"{call.method} failed")
