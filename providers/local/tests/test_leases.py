@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -442,6 +443,22 @@ async def test_a_long_list_comes_in_pages(host: HostInMemory, state_dir: Path, m
     assert seen == made
     for name in made:
         (state_dir / name).rmdir()
+
+
+async def test_a_page_fits_in_a_small_frame(state_dir: Path) -> None:
+    made = sorted(new_id() for _ in range(40))
+    for name in made:
+        Place(state_dir, name).create(store_id="store-in-memory", isolation="none", ttl_ms=60_000)
+    async with HostInMemory(LocalProvider, state_dir=state_dir, limits=Limits(frame_bytes=4096)) as host:
+        page: types.ListLeasesResult = await host.call("listLeases", types.ListLeasesParams())
+        seen = [entry.sandbox_id for entry in page.leases]
+        assert 10 < len(seen) < len(made)
+        while page.next_cursor is not None:
+            page = await host.call("listLeases", types.ListLeasesParams(cursor=page.next_cursor))
+            seen += [entry.sandbox_id for entry in page.leases]
+    assert seen == made
+    for name in made:
+        shutil.rmtree(state_dir / name)
 
 
 async def test_a_probe_creates_nothing(host: HostInMemory, state_dir: Path) -> None:

@@ -317,7 +317,7 @@ class Command:
         """What to answer for a command that was ended on the host's order, after `end`."""
         return self._error or errors.Cancelled(
             f"the command was ended on order; what it started is {self._tree or 'gone'}",
-            dispatched="yes" if self._started else "unknown",
+            dispatched="unknown",  # A cancelled call never says more, also where its command is known to have begun.
             partial=self.partial(),
         )
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 FRAME_MARGIN_BYTES = 64 * 1024
 """What a frame holds beside the output."""
 PAGE = 500
-"""Leases in one answer of `listLeases`."""
+"""Leases in one answer of `listLeases`, where they fit in a frame."""
+ENTRY_BYTES = 256
+"""More than one of them takes in that answer."""
 GONE_KEPT = 1024
 """Ids of ended sandboxes that are remembered, so that a late call is told that they are gone."""
 
@@ -132,8 +134,9 @@ class LocalProvider(Provider):
             if (params.sandbox_id is None or name == params.sandbox_id)
             and (params.cursor is None or name > params.cursor)
         ]
+        page = max(1, min(PAGE, self.session.limits.frame_bytes // ENTRY_BYTES - 1))
         listed = []
-        for name in wanted[:PAGE]:
+        for name in wanted[:page]:
             record = Place(state_dir, name).read_record()
             if record is not None and record.store_id != self.session.store_id:
                 continue
@@ -146,7 +149,7 @@ class LocalProvider(Provider):
                 )
             )
         return types.ListLeasesResult(
-            leases=tuple(listed), next_cursor=wanted[PAGE - 1] if len(wanted) > PAGE else None
+            leases=tuple(listed), next_cursor=wanted[page - 1] if len(wanted) > page else None
         )
 
     async def destroy_lease(self, params: types.DestroyLeaseParams, call: Call) -> types.DestroyLeaseResult:
