@@ -30,6 +30,7 @@ _T = TypeVar("_T")
 _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 _ID_CHARACTERS = 26
 _ORPHAN_GRACE_MS = 2_000
+_MOST_PAGES = 1_000
 _FIXTURE_CONDITIONS = ("ConfigInvalid", "AuthenticationFailed")
 
 
@@ -296,6 +297,7 @@ class Bench:
         session = self.shared()
         found: list[str] = []
         cursor: str | None = None
+        seen: set[str] = set()
         while True:
             page = session.call("listLeases", {**self.settings.with_config, **({"cursor": cursor} if cursor else {})})
             for lease in page.get("leases", []):
@@ -309,6 +311,9 @@ class Bench:
             cursor = page.get("nextCursor")
             if not cursor:
                 return found
+            if cursor in seen or len(seen) >= _MOST_PAGES:
+                return [*found, f"what is left could not be listed: the list goes on and on, at {cursor!r:.100}"]
+            seen.add(cursor)
 
 
 def _may_have_acquired(session: Session) -> bool:
