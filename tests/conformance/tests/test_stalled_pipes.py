@@ -36,13 +36,26 @@ def test_a_worker_with_a_full_log_that_nobody_reads_can_still_be_ended(spawn: Sp
     assert process.end(eof_s=LONG_S, term_s=LONG_S).code == 0
 
 
-def test_what_an_unheard_worker_takes_is_told(spawn: Spawn) -> None:
-    process = spawn(python("print(len(os.read(0, 1)), flush=True); time.sleep(600)"))
-    size = 4 << 20
-    taken = process.write_unheard(b"x" * size, stall_s=SHORT_S)
-    assert 0 < taken < size
+def test_what_an_unheard_worker_takes_until_its_output_is_full_is_told(spawn: Spawn) -> None:
+    process = spawn(python("while (data := os.read(0, 1 << 16)): os.write(1, data)"))
+    lines = (b"x" * 999 + b"\n") * 4096
+    taken = process.write_unheard(lines, timeout_s=LONG_S)
+    assert 0 < taken < len(lines)
     assert not process.lines, "nothing is read meanwhile"
-    assert read_line(process) == b"1"
+    process.write(lines[taken:], timeout_s=LONG_S)
+    process.close_input()
+    process.wait_exit(LONG_S)
+    assert len(process.lines) == 4096
+
+
+def test_a_worker_that_takes_nothing_and_says_nothing_is_waited_for_so_long(spawn: Spawn) -> None:
+    process = spawn(python("time.sleep(600)"))
+    assert process.write_unheard(b"x" * (4 << 20), timeout_s=SHORT_S) <= 1 << 20
+
+
+def test_everything_is_taken_by_a_worker_that_keeps_its_answers(spawn: Spawn) -> None:
+    process = spawn(python("data = sys.stdin.read(); os.write(1, data.encode()); time.sleep(600)"))
+    assert process.write_unheard(b"x" * (1 << 20), timeout_s=SHORT_S) == 1 << 20
 
 
 def test_bytes_that_were_taken_are_no_longer_in_the_pipe(spawn: Spawn) -> None:

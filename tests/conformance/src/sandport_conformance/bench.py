@@ -49,13 +49,17 @@ class Bench:
         settings: What the author's file says.
         times: The limits in force.
         seed: Decides every choice of the run but the ids, which must never repeat.
+        together: Whether stories are told together, which is worth it where most of the checks that read them run.
 
     Attributes:
         facts: What the first hello declared; filled by `start`.
     """
 
-    def __init__(self, command: Sequence[str], *, settings: Settings, times: Times, seed: int) -> None:
+    def __init__(
+        self, command: Sequence[str], *, settings: Settings, times: Times, seed: int, together: bool = False
+    ) -> None:
         self.command = tuple(command)
+        self.together = together
         self.settings = settings
         self.times = times
         self.seed = seed

@@ -30,6 +30,7 @@ class Lab:
         settings: What the author's file says.
         facts: What the worker's first hello declared.
         random: A source whose numbers depend on the run's seed and the check alone.
+        together: Whether stories are told together; see `stories`.
     """
 
     def __init__(self, bench: Bench, check: Check) -> None:
@@ -39,6 +40,7 @@ class Lab:
         self.settings: Settings = bench.settings
         self.facts: Facts = bench.facts
         self.random = random.Random(f"{bench.seed} {check.id}")
+        self.together: bool = bench.together
         self.used: list[Session] = []
         """Sessions whose transcripts a failure of this check shows."""
         self._shared: Session | None = None
@@ -162,6 +164,8 @@ class Lab:
                 self._bench.give_back(sandbox)
             except Failed as failure:
                 self._bench.note(f"{self._check.id} left sandbox {sandbox.id}: {failure}")
+        for session in self._own:
+            session.process.close_input()  # all of them at once, so that their ends overlap
         for session in self._own:
             self._bench.close(session)
 

@@ -23,6 +23,7 @@ from .settings import KnownFailure, Settings
 from .times import Times, measure
 
 _LARGEST_SEED = 1 << 31
+_FEW_CHECKS = 10
 
 
 class Run:
@@ -58,7 +59,13 @@ class Run:
         self._began_at = datetime.datetime.now(datetime.UTC)
         self._began = time.monotonic()
         self._known = _known(settings.known_failures, self._began_at.date())
-        self._bench = Bench(command, settings=settings, times=times or measure(settings.scale), seed=self.seed)
+        self._bench = Bench(
+            command,
+            settings=settings,
+            times=times or measure(settings.scale),
+            seed=self.seed,
+            together=len(self.checks) > _FEW_CHECKS,
+        )
         self._results: list[Result] = []
         self._faults: list[Fault] = []
         self._left: list[str] = []

@@ -1,19 +1,24 @@
-"""Several stories with workers of their own, told at the same time: their waits overlap, and each check reads one.
+"""Stories with workers of their own that are told at the same time, so that their waits overlap; each check reads one.
 
-A module of checks writes each story as a function of a `Stage`, and names those that are told together:
+A story is a function of a `Stage`; it judges whatever needs its workers alive, for they end with the first check that
+asks for a story of the tale:
 
 ```python
-ENDINGS = Tale((killed_politely, left_alone))
+@PROCESS.story
+def killed_politely(stage: Stage) -> str:
+    session = stage.spawn()
+    session.process.signal(signal.SIGTERM)
+    return session.exit()
 
 
 def a_check(lab: Lab) -> None:
-    cause = tell(lab, ENDINGS, killed_politely)
+    cause = tell(lab, PROCESS, killed_politely)
 ```
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -24,6 +29,8 @@ from .session import Session
 from .times import Times
 
 _T = TypeVar("_T")
+_AT_ONCE = 8
+"""Workers wait more than they work, but each has to start."""
 
 
 @dataclass(slots=True)
@@ -57,40 +64,64 @@ class Stage:
         return self.lab.new_sandbox(session)
 
 
-Story = Callable[[Stage], _T]
-
-
 @dataclass(frozen=True, slots=True)
 class _Told:
     future: Future[Any]
     stage: Stage
 
 
-@dataclass(frozen=True, slots=True)
+Story = Callable[[Stage], _T]
+_All = Mapping[Story[Any], _Told]
+
+
 class Tale:
     """Stories that are told together, once in a run.
 
-    Attributes:
-        stories: All of them.
+    Args:
+        name: Names it to whoever debugs.
     """
 
-    stories: tuple[Story[Any], ...]
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._stories: list[Story[Any]] = []
 
-    def __call__(self, lab: Lab) -> Mapping[Story[Any], _Told]:
-        """Tell them all, each in a thread of its own; none of them fails here."""
-        with ThreadPoolExecutor(len(self.stories)) as pool:
-            stages = {story: Stage(lab) for story in self.stories}
-            told = {story: _Told(pool.submit(story, stage), stage) for story, stage in stages.items()}
-            wait([each.future for each in told.values()])
-        return told
+    def story(self, story: Story[_T]) -> Story[_T]:
+        """Let the function below be one of the stories; those that take long come first."""
+        self._stories.append(story)
+        return story
+
+    def __call__(self, lab: Lab) -> _All:
+        """Tell all of them."""
+        return _tell_all(lab, self._stories)
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    story: Story[Any]
+
+    def __call__(self, lab: Lab) -> _All:
+        return _tell_all(lab, [self.story])
+
+
+def _tell_all(lab: Lab, stories: Sequence[Story[Any]]) -> _All:
+    """Tell stories in threads; none of them fails here."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        stages = {story: Stage(lab) for story in stories}
+        told = {story: _Told(pool.submit(story, stage), stage) for story, stage in stages.items()}
+        wait([each.future for each in told.values()])
+    return told
 
 
 def tell(lab: Lab, tale: Tale, story: Story[_T]) -> _T:
-    """What a story found; its whole tale is told where it was not yet.
+    """What a story found. Where it was not told yet it is told now, and where many checks run, all of its tale with it.
 
     Raises:
         Exception: Whatever the story raised: its failure is that of every check that asks for it.
     """
-    told = lab.once(tale)[story]
+    told = lab.once(tale if lab.together else _Alone(story))[story]
     lab.used = list(told.stage.sessions)
     return cast(_T, told.future.result())
+
+
+WIRE = Tale("the wire")
+PROCESS = Tale("the process")

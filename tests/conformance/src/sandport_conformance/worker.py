@@ -32,6 +32,8 @@ _STDERR_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 28
 _TICK_S = 0.02
 """How often the end of a process is looked for, where the machine cannot tell it."""
+_PIPE_BYTES = 1 << 16
+"""What a pipe holds, where the machine cannot tell it."""
 _LOOK_S = 0.0002
 """Between two looks into a pipe that should become empty."""
 _KILL_S = 30.0
@@ -153,30 +155,39 @@ class WorkerProcess:
         self.transcript.add("sent", data[:taken])
         return taken
 
-    def write_unheard(self, data: bytes, *, stall_s: float) -> int:
-        """Give the worker bytes while nothing that it says is read.
+    def write_unheard(self, data: bytes, *, timeout_s: float) -> int:
+        """Give the worker bytes while nothing that it says is read, until its stdout is full and it takes no more.
 
         Args:
             data: What to send.
-            stall_s: How long it may take nothing before this ends.
+            timeout_s: The longest wait for a worker that takes nothing and fills nothing.
 
         Returns:
             How much it took: less than everything where it waits for us to read.
         """
         taken = 0
-        while taken < len(data):
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and (taken < len(data) or not self._output_is_full()):
             with selectors.DefaultSelector() as selector:
-                selector.register(self._in, selectors.EVENT_WRITE)
-                if not selector.select(stall_s):
+                if taken < len(data):
+                    selector.register(self._in, selectors.EVENT_WRITE)
+                if selector.select(_TICK_S):
+                    taken += self.write_some(data[taken : taken + _PIECE_BYTES])
+                    deadline = time.monotonic() + timeout_s
+                elif self._output_is_full():
                     break
-            taken += self.write_some(data[taken : taken + _PIECE_BYTES])
         return taken
+
+    def _output_is_full(self) -> bool:
+        """Whether little more finds room in the worker's stdout than what is there already."""
+        command = getattr(fcntl, "F_GETPIPE_SZ", None)
+        capacity = _PIPE_BYTES if command is None else fcntl.fcntl(self._out.fileno(), command)
+        return _bytes_in(self._out) > capacity * 3 // 4
 
     def wait_taken(self, *, timeout_s: float) -> None:
         """Wait until the worker has taken every byte out of its stdin; at once where the machine cannot tell."""
         deadline = time.monotonic() + timeout_s
-        left = array.array("i", [0])
-        while fcntl.ioctl(self._in.fileno(), termios.FIONREAD, left) == 0 and left[0] and time.monotonic() < deadline:
+        while _bytes_in(self._in) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
 
     def pump(self, until: Callable[[], object], *, timeout_s: float) -> bool:
@@ -394,6 +405,13 @@ class WorkerProcess:
         tail = self.stderr_text().strip()[-300:]
         ended = f" and ended with {cause}" if cause else ""
         return f"the worker {what}{ended}{': ' + tail if tail else ''}"
+
+
+def _bytes_in(pipe: IO[bytes]) -> int:
+    """How much was written into a pipe and not read yet; 0 where the machine cannot tell."""
+    left = array.array("i", [0])
+    fcntl.ioctl(pipe.fileno(), termios.FIONREAD, left)
+    return left[0]
 
 
 def _full_pipe() -> tuple[tuple[IO[bytes], IO[bytes]], int]:

@@ -9,8 +9,8 @@ from sandport_conformance.declaration import Needs, Uses, check
 from sandport_conformance.lab import Lab
 from sandport_conformance.outcomes import Failed, WorkerGone, expect
 from sandport_conformance.schema import Json
-from sandport_conformance.session import Session, encode
-from sandport_conformance.stories import Stage, Tale, tell
+from sandport_conformance.session import Id, Session, encode
+from sandport_conformance.stories import WIRE, Stage, tell
 
 WIDE = "\u00e9 \u20ac \U0001f600"
 """Characters of two, three and four bytes."""
@@ -146,6 +146,7 @@ def expect_refused_end(session: Session, name: str) -> None:
     expect(not served, f"what passed the ceiling was served: {served!r:.200}")
 
 
+@WIRE.story
 def endless_line(stage: Stage) -> None:
     """More bytes than a frame may have, and no line feed."""
     session = stage.spawn()
@@ -154,6 +155,7 @@ def endless_line(stage: Stage) -> None:
     expect_refused_end(session, "frameBytes")
 
 
+@WIRE.story
 def long_line(stage: Stage) -> None:
     """A whole message that is one byte too long."""
     session = stage.spawn()
@@ -161,6 +163,7 @@ def long_line(stage: Stage) -> None:
     expect_refused_end(session, "frameBytes")
 
 
+@WIRE.story
 def deep_message(stage: Stage) -> None:
     """A message that is one level too deep."""
     session = stage.spawn()
@@ -168,6 +171,7 @@ def deep_message(stage: Stage) -> None:
     expect_refused_end(session, "depth")
 
 
+@WIRE.story
 def bottomless_message(stage: Stage) -> None:
     """A message as deep as no stack."""
     session = stage.spawn()
@@ -183,9 +187,6 @@ def _send_until_it_hangs_up(session: Session, pieces: list[bytes]) -> None:
         pass  # it may end in the middle: what it said before that is judged
 
 
-BEYOND = Tale((endless_line, long_line, deep_message, bottomless_message))
-
-
 @check(
     "FRAME-12",
     part="endless",
@@ -197,7 +198,7 @@ BEYOND = Tale((endless_line, long_line, deep_message, bottomless_message))
 )
 def an_endless_line_ends_the_worker(lab: Lab) -> None:
     """A line that passes `frameBytes` is refused before it ends, and so does the worker."""
-    tell(lab, BEYOND, endless_line)
+    tell(lab, WIRE, endless_line)
 
 
 @check(
@@ -210,7 +211,7 @@ def an_endless_line_ends_the_worker(lab: Lab) -> None:
 )
 def a_line_that_is_too_long_ends_the_worker(lab: Lab) -> None:
     """A whole line of one byte more than `frameBytes` is refused, and the worker ends."""
-    tell(lab, BEYOND, long_line)
+    tell(lab, WIRE, long_line)
 
 
 @check(
@@ -223,7 +224,7 @@ def a_line_that_is_too_long_ends_the_worker(lab: Lab) -> None:
 )
 def a_message_that_is_too_deep_ends_the_worker(lab: Lab) -> None:
     """A message of one level more than `depth` is refused, and the worker ends."""
-    tell(lab, BEYOND, deep_message)
+    tell(lab, WIRE, deep_message)
 
 
 @check(
@@ -236,26 +237,47 @@ def a_message_that_is_too_deep_ends_the_worker(lab: Lab) -> None:
 )
 def no_depth_breaks_the_stack(lab: Lab) -> None:
     """A message of a hundred thousand levels is refused like one that is a little too deep."""
-    tell(lab, BEYOND, bottomless_message)
+    tell(lab, WIRE, bottomless_message)
 
 
 # ------------------------------------------------------------------ what a worker may write
 
 
-def greet_with_small_frames(lab: Lab) -> Session:
+def greet_with_small_frames(stage: Stage) -> Session:
     """A session whose host reads no line longer than 64 KiB."""
-    session = lab.spawn(greet=False)
+    session = stage.spawn(greet=False)
     session.greet(limits={**session.offered["limits"], "frameBytes": _SMALL_FRAME_BYTES})
     return session
 
 
-def expect_small_frames(session: Session) -> None:
-    """No line was longer than agreed."""
+def expect_small_answer(session: Session, request_id: Id) -> None:
+    """A request is answered by a result that fits in a small frame, or TooLarge; and the worker serves on."""
+    answer = session.answer(request_id)
     longest = max((len(message.line) for message in session.messages), default=0)
     expect(
         longest <= _SMALL_FRAME_BYTES,
         f"a line of {longest} bytes came, though {_SMALL_FRAME_BYTES} were agreed (limits.frameBytes)",
     )
+    if "error" in answer.body:
+        session.error_of(request_id, "TooLarge")
+    session.ping()
+
+
+@WIRE.story
+def large_result(stage: Stage) -> None:
+    """A config of which there is more to say than fits in a frame: each key is an issue, and longer as such."""
+    session = greet_with_small_frames(stage)
+    request_id = session.request("validateConfig", {"config": {f"k{n:04}": n for n in range(2_000)}})
+    expect_small_answer(session, request_id)
+
+
+@WIRE.story
+def large_output(stage: Stage) -> None:
+    """A command whose whole output is wanted in its result, and does not fit in a frame."""
+    session = greet_with_small_frames(stage)
+    size = _SMALL_FRAME_BYTES * 2
+    request_id = stage.sandbox(session).start(stage.lab.command("flood", bytes=size), outputLimitBytes=size)
+    expect_small_answer(session, request_id)
 
 
 @check(
@@ -268,11 +290,7 @@ def expect_small_frames(session: Session) -> None:
 )
 def a_result_that_does_not_fit_is_an_error(lab: Lab) -> None:
     """A result that would be longer than the agreed `frameBytes` is answered TooLarge instead."""
-    session = greet_with_small_frames(lab)
-    # Each key is an issue, which takes more room in the answer than the key in the request.
-    keys = {f"k{n:04}": n for n in range(2_000)}
-    request_id = session.request("validateConfig", {"config": keys})
-    _expect_small_answer(session, request_id)
+    tell(lab, WIRE, large_result)
 
 
 @check(
@@ -286,19 +304,7 @@ def a_result_that_does_not_fit_is_an_error(lab: Lab) -> None:
 )
 def output_that_does_not_fit_is_no_longer_line(lab: Lab) -> None:
     """Kept output that would not fit in a frame makes no longer line: less is kept, or the answer is TooLarge."""
-    session = greet_with_small_frames(lab)
-    sandbox = lab.new_sandbox(session)
-    size = _SMALL_FRAME_BYTES * 2
-    request_id = sandbox.start(lab.command("flood", bytes=size), outputLimitBytes=size)
-    _expect_small_answer(session, request_id)
-
-
-def _expect_small_answer(session: Session, request_id: int | str) -> None:
-    answer = session.answer(request_id)
-    expect_small_frames(session)
-    if "error" in answer.body:
-        session.error_of(request_id, "TooLarge")
-    session.ping()
+    tell(lab, WIRE, large_output)
 
 
 # ------------------------------------------------------------------ a host that does not read
@@ -323,18 +329,22 @@ class Stalled:
         return encode({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}) + b"\n"
 
 
-def stalled_host(lab: Lab) -> Stalled:
+@WIRE.story
+def stalled_host(stage: Stage) -> Stalled:
     """A host that sends some megabytes of requests, reads nothing until the worker waits for it, and then all of it."""
-    session = lab.spawn()
+    session = stage.spawn()
     told = Stalled(session)
     config = {f"k{n:02}" + "y" * 400: n for n in range(50)}
     lines = []
     for n in range(24):
         # Large answers of two kinds: those that the reader of most workers gives itself, and those of its handlers.
         lines.append(told.line("validateConfig", f"c{n}", {"config": config}))
+        if n % 4 == 0:
+            # Too late for most, and in the middle of a write for some: no answer may be cut by it.
+            lines.append(encode({"jsonrpc": "2.0", "method": "cancel", "params": {"id": f"c{n}"}}) + b"\n")
         lines.append(told.line("ping", f"p{n}-" + "x" * (50_001 + n), {}))
     data = b"".join(lines)
-    taken = session.process.write_unheard(data, stall_s=lab.times.moment_s)
+    taken = session.process.write_unheard(data, timeout_s=stage.times.answer_s)
     session.send_bytes(data[taken:])
     for request_id, _ in told.asked:
         try:
@@ -354,7 +364,7 @@ def stalled_host(lab: Lab) -> Stalled:
 )
 def frames_are_written_whole(lab: Lab) -> None:
     """Large answers of several handlers, read by a host that is late, come as whole lines."""
-    session = lab.once(stalled_host).session
+    session = tell(lab, WIRE, stalled_host).session
     for message in session.faults():
         raise Failed(f"a line is no message ({message.fault}): {message.line[:60]!r}...{message.line[-60:]!r}")
     expect(not session.process.unfinished_line, f"half a frame: {session.process.unfinished_line[:120]!r}")

@@ -10,6 +10,7 @@ from sandport_conformance.outcomes import expect
 from sandport_conformance.sandbox import output_of
 from sandport_conformance.schema import Json
 from sandport_conformance.session import Session, encode
+from sandport_conformance.stories import WIRE, Stage, tell
 
 from .l0_lines import filled
 
@@ -252,6 +253,32 @@ def a_command_takes_null_for_missing(lab: Lab) -> None:
     expect(output_of(result) == b"the same", f"it printed {output_of(result)!r:.80}")
 
 
+@WIRE.story
+def volley(stage: Stage) -> None:
+    """A hundred messages that must be refused, of every kind, all at once."""
+    session = stage.spawn()
+    bad = [line.encode() for line, _ in NO_MESSAGES]
+    bad += [filled('{"jsonrpc":"2.0","id":%,"method":"ping"}', text).encode() for text in NO_IDS]
+    bad += [b"[]", *NO_JSON]
+    bad += [encode({"jsonrpc": "2.0", "id": f"u{n}", "method": "x-none/of it"}) for n in range(4)]
+    bad += [encode({"jsonrpc": "2.0", "id": f"e{n}", "method": "execute", "params": {}}) for n in range(4)]
+    bad_messages = bad * 3
+    seen = len(session.messages)
+    # The same id again is no fault here: the one before it was refused, or is still open, and both are errors.
+    session.send_bytes(b"".join(line + b"\n" for line in bad_messages))
+
+    def answered() -> list[Message]:
+        return [message for message in session.messages[seen:] if message.kind == "answer"]
+
+    session.pump(lambda: len(answered()) >= len(bad_messages), stage.times.answer_s)
+    answers = answers_since(session, seen)
+    errors = [message for message in answers if "error" in message.body]
+    expect(
+        len(errors) == len(answers) == len(bad_messages),
+        f"{len(bad_messages)} bad messages got {len(errors)} errors and {len(answers) - len(errors)} results",
+    )
+
+
 @check(
     "MSG-22",
     uses=Uses.OWN,
@@ -262,24 +289,4 @@ def a_command_takes_null_for_missing(lab: Lab) -> None:
 )
 def a_worker_serves_on_after_any_number_of_refusals(lab: Lab) -> None:
     """A hundred refused messages of every kind, all at once, are answered one by one, and the next is served."""
-    session = lab.spawn()
-    bad = [line.encode() for line, _ in NO_MESSAGES]
-    bad += [filled('{"jsonrpc":"2.0","id":%,"method":"ping"}', text).encode() for text in NO_IDS]
-    bad += [b"[]", *NO_JSON]
-    bad += [encode({"jsonrpc": "2.0", "id": f"u{n}", "method": "x-none/of it"}) for n in range(4)]
-    bad += [encode({"jsonrpc": "2.0", "id": f"e{n}", "method": "execute", "params": {}}) for n in range(4)]
-    volley = bad * 3
-    seen = len(session.messages)
-    # The same id again is no fault here: the one before it was refused, or is still open, and both are errors.
-    session.send_bytes(b"".join(line + b"\n" for line in volley))
-
-    def answered() -> list[Message]:
-        return [message for message in session.messages[seen:] if message.kind == "answer"]
-
-    session.pump(lambda: len(answered()) >= len(volley), lab.times.answer_s)
-    answers = answers_since(session, seen)
-    errors = [message for message in answers if "error" in message.body]
-    expect(
-        len(errors) == len(answers) == len(volley),
-        f"{len(volley)} bad messages got {len(errors)} errors and {len(answers) - len(errors)} results",
-    )
+    tell(lab, WIRE, volley)

@@ -11,7 +11,7 @@ from sandport_conformance.lab import Lab
 from sandport_conformance.outcomes import Failed, TimedOut, expect
 from sandport_conformance.schema import Json
 from sandport_conformance.session import Id, Session, encode
-from sandport_conformance.stories import Stage, Tale, tell
+from sandport_conformance.stories import PROCESS, Stage, tell
 
 _DRAIN_MS = 1_000
 _GRACE_S = 3.0
@@ -72,6 +72,7 @@ def end_busy(session: Session, running: Id) -> Busy:
 # ------------------------------------------------------------------ the end of input
 
 
+@PROCESS.story
 def never_greeted(stage: Stage) -> None:
     """No word, then the end; the same in the middle of a hello, with half a line."""
     silent = stage.spawn(greet=False)
@@ -85,6 +86,7 @@ def never_greeted(stage: Stage) -> None:
         session.exit()
 
 
+@PROCESS.story
 def quick_calls(stage: Stage) -> tuple[Session, list[Id]]:
     """Many quick calls and the end of input behind them, at once."""
     session = stage.spawn()
@@ -101,6 +103,7 @@ def quick_calls(stage: Stage) -> tuple[Session, list[Id]]:
     return session, ids
 
 
+@PROCESS.story
 def input_ends_while_busy(stage: Stage) -> Busy:
     """The end of input while a command runs that does not listen to SIGTERM."""
     session = stage.spawn(greet=False)
@@ -110,20 +113,18 @@ def input_ends_while_busy(stage: Stage) -> Busy:
     return end_busy(session, running)
 
 
+@PROCESS.story
 def input_ends_while_stdout_is_full(stage: Stage) -> None:
     """The end of input while answers wait that nobody reads, now or later."""
     session = stage.spawn(greet=False)
     greet_with_short_drain(session)
     lines = [encode({"jsonrpc": "2.0", "id": f"{n} " + "x" * 50_000, "method": "ping"}) + b"\n" for n in range(60)]
-    session.process.write_unheard(b"".join(lines), stall_s=stage.times.moment_s)
+    session.process.write_unheard(b"".join(lines), timeout_s=stage.times.answer_s)
     session.process.close_input()
     limit = time_to_end(session)
     if session.process.wait_exit(limit, read=False) is None:
         raise TimedOut(f"the worker still lives {limit:.1f} s after the end of its input, and nobody reads its output")
     session.process.close_output()  # what is left there may end in the middle of a frame, and nobody wanted it
-
-
-ENDS_OF_INPUT = Tale((never_greeted, quick_calls, input_ends_while_busy, input_ends_while_stdout_is_full))
 
 
 @check(
@@ -137,7 +138,7 @@ ENDS_OF_INPUT = Tale((never_greeted, quick_calls, input_ends_while_busy, input_e
 )
 def the_end_of_input_ends_a_worker_in_any_phase(lab: Lab) -> None:
     """A worker that was never greeted ends with its input, and one in the middle of a hello and of a line too."""
-    tell(lab, ENDS_OF_INPUT, never_greeted)
+    tell(lab, PROCESS, never_greeted)
 
 
 @check(
@@ -151,7 +152,7 @@ def the_end_of_input_ends_a_worker_in_any_phase(lab: Lab) -> None:
 )
 def quick_calls_are_answered_after_the_end(lab: Lab) -> None:
     """Quick calls that came before the end of input are all answered."""
-    session, ids = tell(lab, ENDS_OF_INPUT, quick_calls)
+    session, ids = tell(lab, PROCESS, quick_calls)
     missing = [request_id for request_id in ids if len(session.answers(request_id)) != 1]
     expect(not missing, f"{len(missing)} of {len(ids)} quick calls were not answered once")
 
@@ -168,7 +169,7 @@ def quick_calls_are_answered_after_the_end(lab: Lab) -> None:
 )
 def long_calls_are_cancelled_after_the_end(lab: Lab) -> None:
     """A command that runs at the end of input is cancelled: it is answered Cancelled, and nothing of it is left."""
-    told = tell(lab, ENDS_OF_INPUT, input_ends_while_busy)
+    told = tell(lab, PROCESS, input_ends_while_busy)
     told.session.error_of(told.running, "Cancelled")
     expect(not told.left, f"still there: {told.left}")
 
@@ -185,7 +186,7 @@ def long_calls_are_cancelled_after_the_end(lab: Lab) -> None:
 )
 def a_busy_worker_ends_in_time(lab: Lab) -> None:
     """With a command running, the worker has ended `drainMs` and three seconds after its input."""
-    tell(lab, ENDS_OF_INPUT, input_ends_while_busy)
+    tell(lab, PROCESS, input_ends_while_busy)
 
 
 @check(
@@ -199,12 +200,13 @@ def a_busy_worker_ends_in_time(lab: Lab) -> None:
 )
 def a_worker_with_a_full_stdout_ends_in_time(lab: Lab) -> None:
     """With answers waiting that nobody reads, the worker has ended `drainMs` and three seconds after its input."""
-    tell(lab, ENDS_OF_INPUT, input_ends_while_stdout_is_full)
+    tell(lab, PROCESS, input_ends_while_stdout_is_full)
 
 
 # ------------------------------------------------------------------ shutdown
 
 
+@PROCESS.story
 def asked_while_idle(stage: Stage) -> str:
     """A shutdown and the end of input of an idle worker: how it ends, which has to be soon."""
     session = stage.spawn()
@@ -213,6 +215,7 @@ def asked_while_idle(stage: Stage) -> str:
     return session.exit(_PROMPTLY_S * stage.times.factor)
 
 
+@PROCESS.story
 def asked_to_let_finish(stage: Stage) -> tuple[Session, Id, Id]:
     """A shutdown with much time, while something short runs."""
     session = stage.spawn()
@@ -234,6 +237,7 @@ class Draining:
     ping: Id
 
 
+@PROCESS.story
 def asked_to_cut_short(stage: Stage) -> Draining:
     """A shutdown with little time, while something long runs; then a call and a ping."""
     session = stage.spawn()
@@ -254,6 +258,7 @@ def asked_to_cut_short(stage: Stage) -> Draining:
     return told
 
 
+@PROCESS.story
 def asked_early(stage: Stage) -> list[str]:
     """A shutdown before the hello, and in the middle of it: how both end."""
     ungreeted = stage.spawn(greet=False)
@@ -265,6 +270,7 @@ def asked_early(stage: Stage) -> list[str]:
     return [session.exit() for session in (ungreeted, half_greeted)]
 
 
+@PROCESS.story
 def sigterm_while_idle(stage: Stage) -> str:
     """SIGTERM to an idle worker whose input stays open: how it ends."""
     session = stage.spawn(greet=False)
@@ -274,6 +280,7 @@ def sigterm_while_idle(stage: Stage) -> str:
     return session.exit(time_to_end(session))
 
 
+@PROCESS.story
 def sigterm_while_busy(stage: Stage) -> Busy:
     """SIGTERM, twice, to a worker in which a command runs."""
     session = stage.spawn(greet=False)
@@ -298,6 +305,7 @@ class Silence:
     failure: Failed | None
 
 
+@PROCESS.story
 def silent_host(stage: Stage) -> Silence:
     """A host that falls silent behind a program that holds the pipe, and beside it one that pings."""
     silence_s = _SILENCE_S
@@ -328,19 +336,6 @@ def _fall_silent(stage: Stage, silence_s: float) -> tuple[Silence, float]:
         pinged.pump(lambda: False, silence_s / 10)
 
 
-REQUESTED_ENDS = Tale(
-    (
-        asked_while_idle,
-        asked_to_let_finish,
-        asked_to_cut_short,
-        asked_early,
-        sigterm_while_idle,
-        sigterm_while_busy,
-        silent_host,
-    )
-)
-
-
 def expect_before(session: Session, first: Id, second: Id, what: str) -> None:
     """One answer came before another."""
     order = [message for message in session.messages if message.answers(first) or message.answers(second)]
@@ -362,7 +357,7 @@ def expect_before(session: Session, first: Id, second: Id, what: str) -> None:
 )
 def shutdown_waits_for_what_runs(lab: Lab) -> None:
     """A call that ends within `drainMs` gets its result, and shutdown is answered after it."""
-    session, running, shutdown = tell(lab, REQUESTED_ENDS, asked_to_let_finish)
+    session, running, shutdown = tell(lab, PROCESS, asked_to_let_finish)
     expect_before(session, running, shutdown, "a call that ran")
     result = session.result_of(running)
     expect(
@@ -384,7 +379,7 @@ def shutdown_waits_for_what_runs(lab: Lab) -> None:
 )
 def shutdown_cancels_what_does_not_finish(lab: Lab) -> None:
     """A call that runs longer than `drainMs` is cancelled and answered, and shutdown after it."""
-    told = tell(lab, REQUESTED_ENDS, asked_to_cut_short)
+    told = tell(lab, PROCESS, asked_to_cut_short)
     expect_before(told.session, told.running, told.shutdown, "a call that ran")
     told.session.error_of(told.running, "Cancelled")
     told.session.result_of(told.shutdown)
@@ -400,7 +395,7 @@ def shutdown_cancels_what_does_not_finish(lab: Lab) -> None:
 )
 def a_draining_worker_refuses_new_calls(lab: Lab) -> None:
     """While a shutdown waits, a new call is answered Unavailable with `dispatched` `no`, and a ping as ever."""
-    told = tell(lab, REQUESTED_ENDS, asked_to_cut_short)
+    told = tell(lab, PROCESS, asked_to_cut_short)
     error = told.session.error_of(told.late, "Unavailable")
     dispatched = (error.get("data") or {}).get("dispatched")
     expect(dispatched == "no", f"the call was refused, so dispatched should be no, not {dispatched!r}")
@@ -418,7 +413,7 @@ def a_draining_worker_refuses_new_calls(lab: Lab) -> None:
 )
 def an_idle_worker_is_gone_soon(lab: Lab) -> None:
     """Two seconds after the answer to shutdown and the end of input, the worker has ended with exit code 0."""
-    cause = tell(lab, REQUESTED_ENDS, asked_while_idle)
+    cause = tell(lab, PROCESS, asked_while_idle)
     expect(cause == "exit code 0", f"after a shutdown the worker should end with exit code 0, not {cause}")
 
 
@@ -431,7 +426,7 @@ def an_idle_worker_is_gone_soon(lab: Lab) -> None:
 )
 def shutdown_is_served_in_every_phase(lab: Lab) -> None:
     """Shutdown is served before the hello and in the middle of it, and ends the worker with exit code 0."""
-    for cause in tell(lab, REQUESTED_ENDS, asked_early):
+    for cause in tell(lab, PROCESS, asked_early):
         expect(cause == "exit code 0", f"after a shutdown the worker should end with exit code 0, not {cause}")
 
 
@@ -451,7 +446,7 @@ def expect_orderly(cause: str) -> None:
 )
 def sigterm_ends_an_idle_worker(lab: Lab) -> None:
     """SIGTERM ends an idle worker, which exits by itself in time."""
-    expect_orderly(tell(lab, REQUESTED_ENDS, sigterm_while_idle))
+    expect_orderly(tell(lab, PROCESS, sigterm_while_idle))
 
 
 @check(
@@ -466,9 +461,10 @@ def sigterm_ends_an_idle_worker(lab: Lab) -> None:
 )
 def sigterm_ends_a_busy_worker_in_order(lab: Lab) -> None:
     """SIGTERM, also twice, ends a worker in which a command runs: the call is answered, the exit comes in time."""
-    told = tell(lab, REQUESTED_ENDS, sigterm_while_busy)
+    told = tell(lab, PROCESS, sigterm_while_busy)
     expect_orderly(told.cause)
     told.session.error_of(told.running, "Cancelled")
+    expect(not told.left, f"still there: {told.left}")
 
 
 # ------------------------------------------------------------------ the host's death
@@ -485,7 +481,7 @@ def sigterm_ends_a_busy_worker_in_order(lab: Lab) -> None:
 )
 def silence_ends_a_worker(lab: Lab) -> None:
     """A worker that hears nothing for `hostSilenceMs` ends, though its pipe is open and its parent lives."""
-    told = tell(lab, REQUESTED_ENDS, silent_host)
+    told = tell(lab, PROCESS, silent_host)
     expect(told.ended, "the worker lives on, long after `hostSilenceMs` without a message")
 
 
@@ -499,6 +495,6 @@ def silence_ends_a_worker(lab: Lab) -> None:
 )
 def a_host_that_pings_is_not_dead(lab: Lab) -> None:
     """A worker that hears a ping now and then lives on for longer than `hostSilenceMs`."""
-    told = tell(lab, REQUESTED_ENDS, silent_host)
+    told = tell(lab, PROCESS, silent_host)
     if told.failure is not None:
         raise Failed(f"a worker whose host pings should serve on: {told.failure}")

@@ -9,7 +9,7 @@ from sandport_conformance.declaration import Needs, Uses, check
 from sandport_conformance.lab import Lab
 from sandport_conformance.outcomes import Failed, Severity, WorkerGone, expect
 from sandport_conformance.session import Session, encode
-from sandport_conformance.stories import Stage, Tale, tell
+from sandport_conformance.stories import PROCESS, WIRE, Stage, tell
 
 from .l0_frames import strays
 from .l0_lines import stalled_host
@@ -90,7 +90,7 @@ def no_child_reads_the_wire(lab: Lab) -> None:
 )
 def a_full_stdout_loses_nothing(lab: Lab) -> None:
     """Megabytes of answers that nobody reads for a while all come, once each, and no pong overtakes an answer."""
-    told = lab.once(stalled_host)
+    told = tell(lab, WIRE, stalled_host)
     session = told.session
     place: dict[str, int] = {}
     for request_id, method in told.asked:
@@ -111,6 +111,7 @@ def a_full_stdout_loses_nothing(lab: Lab) -> None:
 # ------------------------------------------------------------------ a full stderr, a closed stdout, the last words
 
 
+@PROCESS.story
 def provoked_with_a_full_log(stage: Stage) -> tuple[Session, int]:
     """A worker that has much to complain of, and no room for it: what it says once its log is read."""
     session = stage.spawn(greet=False, full_stderr=True)
@@ -135,6 +136,7 @@ def provoked_with_a_full_log(stage: Stage) -> tuple[Session, int]:
     return session, len(unreadable)
 
 
+@PROCESS.story
 def ordinary_with_a_full_log(stage: Stage) -> None:
     """An ordinary session whose log nobody reads."""
     session = stage.spawn(full_stderr=True)
@@ -144,6 +146,7 @@ def ordinary_with_a_full_log(stage: Stage) -> None:
     session.call("shutdown", {"drainMs": 1_000})
 
 
+@PROCESS.story
 def closed_output(stage: Stage) -> str:
     """A host that reads no more, and does not end the input: how the worker ends."""
     session = stage.spawn()
@@ -154,6 +157,7 @@ def closed_output(stage: Stage) -> str:
     return session.exit()
 
 
+@PROCESS.story
 def last_words(stage: Stage) -> tuple[Session, list[int | str], str]:
     """Hundreds of calls, a shutdown and the end of input at once; nothing is read before the process has ended."""
     session = stage.spawn()
@@ -165,14 +169,11 @@ def last_words(stage: Stage) -> tuple[Session, list[int | str], str]:
         session.requests.append((ids[-1], method, {}))
         lines.append(encode({"jsonrpc": "2.0", "id": ids[-1], "method": method, "params": {}}) + b"\n")
     data = b"".join(lines)
-    taken = session.process.write_unheard(data, stall_s=stage.times.moment_s)
+    taken = session.process.write_unheard(data, timeout_s=stage.times.moment_s)
     session.send_bytes(data[taken:])
     session.process.close_input()
     session.process.wait_exit(stage.times.moment_s, read=False)  # its answers fit in the pipe: it need not wait for us
     return session, ids, session.exit()
-
-
-STREAMS = Tale((provoked_with_a_full_log, ordinary_with_a_full_log, closed_output, last_words))
 
 
 @check(
@@ -186,7 +187,7 @@ STREAMS = Tale((provoked_with_a_full_log, ordinary_with_a_full_log, closed_outpu
 )
 def a_full_log_costs_no_answer(lab: Lab) -> None:
     """With a full stderr every message is answered, at the latest once the log is read again."""
-    _, unreadable = tell(lab, STREAMS, provoked_with_a_full_log)
+    _, unreadable = tell(lab, PROCESS, provoked_with_a_full_log)
     wanted = 10 * len(NO_JSON)
     expect(unreadable == wanted, f"{wanted} lines that are no JSON got {unreadable} answers")
 
@@ -203,7 +204,7 @@ def a_full_log_costs_no_answer(lab: Lab) -> None:
 )
 def an_ordinary_session_needs_no_log(lab: Lab) -> None:
     """A session without faults is served from the hello to the shutdown while stderr is full."""
-    tell(lab, STREAMS, ordinary_with_a_full_log)
+    tell(lab, PROCESS, ordinary_with_a_full_log)
 
 
 @check(
@@ -216,7 +217,7 @@ def an_ordinary_session_needs_no_log(lab: Lab) -> None:
 )
 def a_closed_stdout_ends_the_worker(lab: Lab) -> None:
     """A worker whose stdout was closed by the host ends, at the latest when it next has something to say."""
-    tell(lab, STREAMS, closed_output)
+    tell(lab, PROCESS, closed_output)
 
 
 @check(
@@ -229,7 +230,7 @@ def a_closed_stdout_ends_the_worker(lab: Lab) -> None:
 )
 def the_last_words_arrive(lab: Lab) -> None:
     """Five hundred answers and that of the shutdown are all there after the exit."""
-    session, ids, cause = tell(lab, STREAMS, last_words)
+    session, ids, cause = tell(lab, PROCESS, last_words)
     missing = [request_id for request_id in ids if len(session.answers(request_id)) != 1]
     expect(not missing, f"{len(missing)} of {len(ids)} calls were not answered once, the first is {missing[:1]}")
     expect(not session.process.unfinished_line, f"half a frame at the end: {session.process.unfinished_line[:120]!r}")

@@ -8,6 +8,7 @@ import signal
 from sandport_conformance.declaration import Needs, Uses, check
 from sandport_conformance.lab import Lab
 from sandport_conformance.outcomes import WorkerGone, expect
+from sandport_conformance.stories import PROCESS, Stage, tell
 
 from .l0_lines import WIDE
 
@@ -29,6 +30,18 @@ def ctrl_c_does_not_end_a_worker(lab: Lab) -> None:
         worker.ping()
 
 
+@PROCESS.story
+def killed_with_a_child_in_the_background(stage: Stage) -> None:
+    """A command ends and leaves a child; then the worker is killed, and the child must go."""
+    session = stage.spawn()
+    stage.sandbox(session).execute(stage.lab.command("leave_child", text="left", seconds=300))
+    session.process.signal(signal.SIGKILL)
+    session.exit()
+    grace_s = session.offered["limits"]["orphanGraceMs"] / 1000
+    left = session.process.wait_survivors(grace_s + stage.times.exit_s)
+    expect(not left, f"still there: {[survivor.command for survivor in left]}")
+
+
 @check(
     "PROC-12",
     part="background",
@@ -41,14 +54,7 @@ def ctrl_c_does_not_end_a_worker(lab: Lab) -> None:
 )
 def grandchildren_end_with_a_killed_worker(lab: Lab) -> None:
     """What a finished command left in the background is gone, at most one orphan grace after the worker was killed."""
-    session = lab.spawn()
-    sandbox = lab.new_sandbox(session)
-    sandbox.execute(lab.command("leave_child", text="left", seconds=300))
-    session.process.signal(signal.SIGKILL)
-    session.exit()
-    grace_s = session.offered["limits"]["orphanGraceMs"] / 1000
-    left = session.process.wait_survivors(grace_s + lab.times.exit_s)
-    expect(not left, f"still there: {[survivor.command for survivor in left]}")
+    tell(lab, PROCESS, killed_with_a_child_in_the_background)
 
 
 # ------------------------------------------------------------------ the start
@@ -76,6 +82,19 @@ def a_bare_environment_is_enough(lab: Lab) -> None:
     expect(cause == "exit code 0", f"it should end with exit code 0, not {cause}")
 
 
+@PROCESS.story
+def started_without_an_output(stage: Stage) -> None:
+    """A worker whose stdout cannot be written, and a hello that it cannot answer."""
+    session = stage.spawn(greet=False, wrapper=_STDOUT_FOR_READING_ONLY)
+    with contextlib.suppress(WorkerGone):  # it may see at once that it cannot answer
+        session.request("initialize", session.offered)
+    session.exit()
+    cause = session.process.exit_cause
+    expect(cause is not None and cause.code not in (0, None), f"it should exit with a code above 0, not {cause}")
+    session.process.drained(stage.times.exit_s)
+    expect(session.process.stderr_text().strip(), f"it ended with {cause} and said nothing on stderr")
+
+
 @check(
     "PROC-18",
     uses=Uses.OWN,
@@ -86,11 +105,4 @@ def a_bare_environment_is_enough(lab: Lab) -> None:
 )
 def a_worker_that_cannot_start_says_so(lab: Lab) -> None:
     """With a stdout that cannot be written, a worker exits with a code that is not 0, and says why on stderr."""
-    session = lab.spawn(greet=False, wrapper=_STDOUT_FOR_READING_ONLY)
-    with contextlib.suppress(WorkerGone):  # it may see at once that it cannot answer
-        session.request("initialize", session.offered)
-    session.exit()
-    cause = session.process.exit_cause
-    expect(cause is not None and cause.code not in (0, None), f"it should exit with a code above 0, not {cause}")
-    session.process.drained(lab.times.exit_s)
-    expect(session.process.stderr_text().strip(), f"it ended with {cause} and said nothing on stderr")
+    tell(lab, PROCESS, started_without_an_output)
