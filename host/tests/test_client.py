@@ -52,6 +52,16 @@ async def failure_of(call: OpenCall) -> SandportError:
     return raised.value
 
 
+async def test_a_call_says_how_long_its_host_will_wait() -> None:
+    """Advice for the vendor's own calls; a call without a deadline says nothing."""
+    wire = await Wire().greet()
+    await begin(wire, deadline_s=2.5)
+    await begin(wire)
+    first, second = wire.frames()
+    assert first["params"]["_meta"] == {"deadlineMs": 2500}
+    assert "_meta" not in second["params"]
+
+
 # ------------------------------------------------------------------ order
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import BinaryIO
 
 from sandport_protocol.errors import Kept
 from sandport_protocol.v1 import StreamEnd
 
 from .outcome import Captured
+
+_LARGE_PIECE_BYTES = 4096
 
 
 class Capture:
@@ -21,9 +24,10 @@ class Capture:
     def __init__(self, limit_bytes: int, spill: BinaryIO | None = None) -> None:
         self._head_limit = limit_bytes - limit_bytes // 2
         self._tail_limit = limit_bytes // 2
-        # One buffer each: a piece may be a single byte, and as an object of its own cost fifty.
+        # Small pieces go into a buffer: one may be a single byte, and as an object of its own cost fifty.
         self._head = bytearray()
-        self._tail = bytearray()
+        self._tail: deque[bytes | bytearray] = deque()
+        self._tail_bytes = 0
         self._spill = spill
         self.total_bytes = 0
 
@@ -41,14 +45,24 @@ class Capture:
             self._head += data[:room]
             data = data[room:]
         if data and self._tail_limit:
-            self._tail += data[-self._tail_limit :]
-            # Cut now and then: a cut for every piece would move the window each time.
-            if len(self._tail) > 2 * self._tail_limit + 65536:
-                del self._tail[: -self._tail_limit]
+            self._add_to_tail(data)
+
+    def _add_to_tail(self, data: bytes) -> None:
+        """Large pieces are kept as they came and dropped whole: no byte is copied before somebody asks."""
+        tail = self._tail
+        if len(data) >= _LARGE_PIECE_BYTES:
+            tail.append(data)
+        elif tail and isinstance(tail[-1], bytearray) and len(tail[-1]) < _LARGE_PIECE_BYTES:
+            tail[-1] += data
+        else:
+            tail.append(bytearray(data))
+        self._tail_bytes += len(data)
+        while self._tail_bytes - len(tail[0]) >= self._tail_limit:
+            self._tail_bytes -= len(tail.popleft())
 
     def _parts(self) -> tuple[bytes, bytes, int]:
         head = bytes(self._head)
-        tail = bytes(self._tail[-self._tail_limit :]) if self._tail_limit else b""
+        tail = b"".join(self._tail)[-self._tail_limit :] if self._tail_limit else b""
         dropped = self.total_bytes - len(head) - len(tail)
         return (head + tail, b"", 0) if dropped == 0 else (head, tail, dropped)
 

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 from msgspec import Raw, Struct
 
 from sandport.closing import finished
@@ -44,7 +45,9 @@ from sandport_protocol.v1 import (
     FailedParams,
     InitializeParams,
     InitializeResult,
+    Meta,
     OutputParams,
+    Params,
     PingParams,
     PingResult,
     ProgressParams,
@@ -265,6 +268,9 @@ class WorkerClient(asyncio.Protocol):
         sink: OutputSink | None = None,
         on_progress: Callable[[ProgressParams], None] | None = None,
     ) -> OpenCall:
+        if deadline_s is not None and isinstance(params, Params) and params.meta is None:
+            # Advice for the vendor's calls; that the time is over is for this side alone to say.
+            params = msgspec.structs.replace(params, meta=Meta(deadline_ms=max(1, round(deadline_s * 1000))))
         try:
             request_id, frame = self.connection.send_request(method.name, params)
         except ForbiddenNow as error:
