@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .report import Report
 
 DOORS = {
+    "host": "judge a host: play misbehaving workers to it",
     "matrix": "prove the kit on workers that are broken on purpose",
 }
 """Commands that are modules of this package, each with a `main` that takes its arguments and answers the exit code."""

@@ -85,10 +85,10 @@ class ExitsAtShutdown(Impostor):
 class LogFlood(Impostor):
     """Writes 8 MiB of lines to its log before it answers."""
 
-    lines = 8 << 10
+    count = 8 << 10
 
     def accident(self, call: Call) -> Json:
-        for number in range(self.lines):
+        for number in range(self.count):
             self.say(f"flood {number:06} ".ljust(1023, "."))
         return Healthy.handle(self, call)
 

@@ -1,0 +1,69 @@
+"""What a host makes of output and results that do not agree, and of output that it did not ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .declaration import host_check
+from .hostile import bounded
+from .stage import Stage
+
+_FLOOD_BYTES = 64 << 20
+_STALL_BYTES = 4 << 20
+
+_LIARS = {
+    "low": ("CountsTooLow", "A result that counts less than was sent is an error."),
+    "high": ("CountsTooHigh", "A result that counts more than was sent is an error."),
+    "unended": ("NoEndMark", "A result before any end mark is an error."),
+    "half-ended": ("OneEndMark", "A result before one of two end marks is an error."),
+    "gap": ("AGap", "Output that leaves bytes out is an error."),
+    "after": ("AfterTheEnd", "Output after an end mark is an error."),
+    "codeless": ("NoExitCode", "A result that says exited and no code is an error."),
+    "two-ends": ("CodeAndSignal", "A result with a signal and an exit code is an error."),
+}
+
+
+def _declare(part: str, impostor: str, title: str) -> Callable[[Stage], None]:
+    def run(stage: Stage) -> None:
+        played = stage.play(f"commands:{impostor}", "--again")
+        played.failed("ProtocolViolation", dispatched=("unknown", "yes"))
+        played.succeeded("next")
+        played.one_worker()
+
+    run.__doc__ = title
+    return host_check("CMD-20", part=part, broken="believes any result")(run)
+
+
+for _part, (_impostor, _title) in _LIARS.items():
+    _declare(_part, _impostor, _title)
+
+
+@host_check("CRED-6", broken="keeps what comes beyond the credit, or ends the worker for it")
+def no_credit_kept(stage: Stage) -> None:
+    """A command that goes beyond its credit fails, and what runs beside it does not."""
+    played = stage.play("commands:KeepsNoCredit", "--stall", "--again", timeout_s=60.0, bound_s=120.0)
+    bounded(stage, played, "no credit kept")
+    played.failed("ProtocolViolation")
+    played.succeeded("beside")
+    played.succeeded("next")
+    played.one_worker()
+
+
+@host_check(
+    "CRED-7", broken="stops reading because one consumer is slow", source="nushell/nushell#6934, nushell/nushell#11911"
+)
+def stalled(stage: Stage) -> None:
+    """A consumer that takes nothing holds up its own command only, and gets every byte later."""
+    command = ("/bin/sh", "-c", f"yes 0123456789 | head -c {_STALL_BYTES}")
+    played = stage.play("impostor:Impostor", "--stall", argv=command, timeout_s=90.0, bound_s=120.0)
+    played.succeeded("beside", stdout_bytes=_STALL_BYTES)
+    played.succeeded(stdout_bytes=_STALL_BYTES)
+
+
+@host_check("CRED-6", part="flood", broken="keeps all of a command's output in memory")
+def flood(stage: Stage) -> None:
+    """A command that writes 64 MiB is counted to the last byte, in bounded memory."""
+    command = ("/bin/sh", "-c", f"yes 0123456789 | head -c {_FLOOD_BYTES}")
+    played = stage.play("impostor:Impostor", argv=command, timeout_s=100.0, bound_s=120.0)
+    played.succeeded(stdout_bytes=_FLOOD_BYTES)
+    bounded(stage, played, "output flood")

@@ -1,0 +1,134 @@
+"""What a host makes of lines that are wrong."""
+
+from __future__ import annotations
+
+from sandport_conformance.outcomes import expect
+
+from .declaration import host_check
+from .hostile import bounded
+from .stage import Stage
+
+
+@host_check(
+    "FRAME-15",
+    part="endless",
+    broken="gathers a line that never ends until memory is gone",
+    source="modelcontextprotocol/typescript-sdk#2245, modelcontextprotocol/typescript-sdk#88",
+)
+def endless(stage: Stage) -> None:
+    """A line without an end costs three times its ceiling at most, and the error names the ceiling."""
+    played = stage.play("lines:EndlessLine", "--again")
+    played.failed(says=("frameBytes",))
+    played.succeeded("next")
+    bounded(stage, played, "endless line")
+
+
+@host_check("FRAME-15", part="depth", broken="parses any nesting, and crashes of it")
+def depth(stage: Stage) -> None:
+    """200,000 arrays in one line end the worker, and the error names the ceiling."""
+    played = stage.play("lines:ManyBrackets", "--again")
+    played.failed(says=("depth",))
+    played.succeeded("next")
+    bounded(stage, played, "200,000 brackets")
+
+
+@host_check(
+    "FRAME-16",
+    part="debug",
+    broken="closes the connection for a line that is no message, or says nothing of it",
+    source="bazelbuild/bazel#4897",
+)
+def debug_line(stage: Stage) -> None:
+    """A line that is no JSON is logged with its first bytes, and costs nothing else."""
+    played = stage.play("lines:DebugLine", "--again")
+    played.succeeded()
+    played.succeeded("next")
+    played.one_worker()
+    expect(played.logged(b"debug: x = 1") > 0, "the log should have the first bytes of the line, 'debug: x = 1'")
+
+
+@host_check(
+    "FRAME-16",
+    part="bytes",
+    broken="ends with an exception where a line is no UTF-8",
+    source="modelcontextprotocol/python-sdk#2454",
+)
+def not_text(stage: Stage) -> None:
+    """A line that is no UTF-8 costs nothing else."""
+    played = stage.play("lines:NotText", "--again")
+    played.succeeded()
+    played.succeeded("next")
+    played.one_worker()
+
+
+@host_check(
+    "FRAME-16",
+    part="glued",
+    broken="loses its place in the stream, or lets the caller wait for ever",
+    source="openlawlibrary/pygls#240, openlawlibrary/pygls#133",
+    also=("PING-4",),
+)
+def glued(stage: Stage) -> None:
+    """An answer that a print has spoilt is told as lost, and the connection lives."""
+    played = stage.play("lines:GluedLine", "--again")
+    played.failed("ProtocolViolation", dispatched=("unknown",))
+    played.succeeded("next")
+    played.one_worker()
+
+
+@host_check(
+    "FRAME-17",
+    broken="fails a start because a runtime prints warnings first",
+    source="hashicorp/go-plugin#164, hashicorp/go-plugin#199, bazelbuild/rules_java#158",
+)
+def banner(stage: Stage) -> None:
+    """60 KiB of lines before the hello are logged with the provider's name, and the worker serves."""
+    played = stage.play("lines:Banner")
+    played.succeeded()
+    played.one_worker()
+    expect(played.logged(b"warn: banner 0") > 0, "the log should have what was printed, 'warn: banner 0'")
+    expect(played.logged(b"impostor") > 0, "the log should name the provider, 'impostor'")
+
+
+@host_check("HELLO-18", part="flood", broken="reads what comes before the hello without bound")
+def junk_flood(stage: Stage) -> None:
+    """Half a gibibyte of lines before the hello ends the start in bounded memory."""
+    played = stage.play("lines:JunkFlood", "--again")
+    bounded(stage, played, "lines before the hello")
+    if played.outcome().get("error") is not None:
+        played.failed("startFailed")
+    played.succeeded("next")
+
+
+@host_check(
+    "MSG-15",
+    broken="closes the connection for an answer that nobody waits for",
+    source="microsoft/vs-streamjsonrpc#489",
+)
+def stray(stage: Stage) -> None:
+    """Answers to ids that are not open are logged and dropped."""
+    played = stage.play("lines:StrayAnswers", "--again")
+    played.succeeded()
+    played.succeeded("next")
+    played.one_worker()
+    expect(played.logged(b"999999") > 0, "the log should name the id of the stray answer, 999999")
+
+
+@host_check("ERR-6", broken="takes an unknown code for a fault of the wire")
+def unknown_code(stage: Stage) -> None:
+    """An unknown code is told with its message."""
+    played = stage.play("lines:UnknownCode", "--again")
+    error = played.failed(says=("out of fish",))
+    expect(error.get("condition") not in ("ProtocolViolation", "crashed"), f"it is no violation: {error}")
+    played.succeeded("next")
+    played.one_worker()
+
+
+@host_check("ERR-9", broken="loses the message of an error whose data it cannot read")
+def odd_data(stage: Stage) -> None:
+    """An error whose data has no known form keeps code and message; its effect is unknown."""
+    played = stage.play("lines:OddData", "--again")
+    error = played.failed(says=("out of fish",), dispatched=("unknown",))
+    expect(error.get("condition") not in ("ProtocolViolation", "crashed"), f"it is no violation: {error}")
+    played.succeeded("next")
+    played.one_worker()
