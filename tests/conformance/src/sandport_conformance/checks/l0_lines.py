@@ -265,9 +265,13 @@ def expect_small_answer(session: Session, request_id: Id) -> None:
 
 @WIRE.story
 def large_result(stage: Stage) -> None:
-    """A config of which there is more to say than fits in a frame: each key is an issue, and longer as such."""
+    """A config of which there is more to say than fits in a frame.
+
+    Each key is an issue, and longer as such. Where any key is allowed the config comes back, which is longer too
+    wherever it is written in ASCII.
+    """
     session = greet_with_small_frames(stage)
-    request_id = session.request("validateConfig", {"config": {f"k{n:04}": n for n in range(2_000)}})
+    request_id = session.request("validateConfig", {"config": {f"k{n:04}": "\u00e9" * 12 for n in range(1_500)}})
     expect_small_answer(session, request_id)
 
 

@@ -11,7 +11,7 @@ from sandport_conformance import schema
 from sandport_conformance.declaration import Uses, check
 from sandport_conformance.lab import Lab
 from sandport_conformance.messages import Message, same_id
-from sandport_conformance.outcomes import Failed
+from sandport_conformance.outcomes import Failed, expect
 from sandport_conformance.schema import Json
 from sandport_conformance.session import Session
 
@@ -30,9 +30,15 @@ class Fraction(float):
 
 @dataclass(slots=True)
 class Record:
-    """What every line of the run says, sorted by the requirement that it breaks."""
+    """What every line of the run says.
+
+    Attributes:
+        broken: The first line that breaks a requirement, by that, with its session.
+        errors: How many errors were answered.
+    """
 
     broken: dict[str, tuple[Session, str]] = field(default_factory=dict)
+    errors: int = 0
 
     def add(self, requirement: str, session: Session, text: str) -> None:
         """Keep the first line that breaks a requirement."""
@@ -116,6 +122,7 @@ def read_message(record: Record, session: Session, message: Message) -> None:
         for text in _fractions(session, body):
             record.add("MSG-17", session, f"{text}: {shown}")
     if "error" in body and "method" not in body:
+        record.errors += 1
         for requirement, text in _faults_of_error(body["error"]):
             record.add(requirement, session, f"{text}: {shown}")
 
@@ -203,6 +210,8 @@ def expect_unbroken(lab: Lab, requirement: str) -> None:
         session, text = record.broken[requirement]
         lab.used = [session]
         raise Failed(text)
+    if requirement.startswith("ERR"):
+        expect(record.errors, "no error came in the whole run, whatever was said: there is nothing to judge")
 
 
 @check(

@@ -113,3 +113,11 @@ class MixesUpConditions(Healthy):
     def refuse(self, request_id: Any, refusal: Refusal) -> None:
         refusal.data["condition"] = "Internal"
         super().refuse(request_id, refusal)
+
+
+@mutant("ERR-1", "ERR-2")
+class NeverSaysNo(Healthy):
+    """Answers nothing that it would have to refuse."""
+
+    def refuse(self, request_id: Any, refusal: Refusal) -> None:
+        """Do not."""
