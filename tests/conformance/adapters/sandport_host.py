@@ -92,7 +92,9 @@ class Adapter:
 
     async def execute(self, sandbox: Sandbox) -> Outcome:
         """The command."""
-        return await sandbox.execute(self.options.argv, timeout_s=self.options.timeout)
+        return await sandbox.execute(
+            self.options.argv, timeout_s=self.options.timeout, output_limit_bytes=self.options.keep
+        )
 
     @contextlib.asynccontextmanager
     async def lease(self) -> AsyncIterator[Sandbox]:
@@ -171,6 +173,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("do", choices=["run"])
     parser.add_argument("--timeout", type=float, required=True)
+    parser.add_argument("--keep", type=int, default=1 << 20)
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--give-up", type=float)
     parser.add_argument("--linger", type=float, default=0.0)

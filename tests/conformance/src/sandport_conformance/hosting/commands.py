@@ -10,6 +10,7 @@ from .stage import Stage
 
 _FLOOD_BYTES = 64 << 20
 _STALL_BYTES = 4 << 20
+_KEPT_BYTES = 1 << 20
 
 _LIARS = {
     "low": ("CountsTooLow", "A result that counts less than was sent is an error."),
@@ -62,8 +63,8 @@ def stalled(stage: Stage) -> None:
 
 @host_check("CRED-6", part="flood", broken="keeps all of a command's output in memory")
 def flood(stage: Stage) -> None:
-    """A command that writes 64 MiB is counted to the last byte, in bounded memory."""
+    """A command that writes 64 MiB, of which the caller keeps one, is counted to the last byte in bounded memory."""
     command = ("/bin/sh", "-c", f"yes 0123456789 | head -c {_FLOOD_BYTES}")
-    played = stage.play("impostor:Impostor", argv=command, timeout_s=100.0, bound_s=120.0)
+    played = stage.play("impostor:Impostor", "--keep", str(_KEPT_BYTES), argv=command, timeout_s=100.0, bound_s=120.0)
     played.succeeded(stdout_bytes=_FLOOD_BYTES)
     bounded(stage, played, "output flood")

@@ -39,7 +39,7 @@ BOUNDS = {
     "endless line": Bound("half a gibibyte without a line feed", 3, "frameBytes"),
     "200,000 brackets": Bound("200,000 arrays opened in one line", 3, "frameBytes"),
     "lines before the hello": Bound("half a gibibyte of lines before the hello", 3, "frameBytes"),
-    "output flood": Bound("a command that writes 64 MiB", 8, "creditBytes"),
+    "output flood": Bound("a command that writes 64 MiB, of which the caller keeps one", 8, "creditBytes"),
     "no credit kept": Bound("128 MiB of output to a consumer that stands still", 8, "creditBytes"),
     "log flood": Bound("8 MiB of log in lines", 64, "logLineBytes"),
     "long log line": Bound("64 MiB of log without a line feed", 64, "logLineBytes"),
