@@ -55,6 +55,9 @@ def test_a_tail_of_many_pieces_is_exact_where_it_is_trimmed_on_the_way() -> None
     whole = b"".join(b"%07d\n" % number for number in range(200_000))
     for start in range(0, len(whole), 1000):
         capture.take(whole[start : start + 1000])
+        end = min(start + 1000, len(whole))
+        if end > 200_000:
+            assert capture.captured("seen").tail == whole[end - 100_000 : end]
     captured = capture.captured("heldOpen")
     assert captured.data == whole[:100_000]
     assert captured.tail == whole[-100_000:]

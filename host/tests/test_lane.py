@@ -106,9 +106,17 @@ async def interleave(steps: list[Step], credit: int) -> None:
     for stream in STREAMS:
         assert ledger.room(stream) > credit - max(1, credit // 4) - 1
     assert runs(got) == runs(sent)
+    assert {name: lane.received(name) for name in STREAMS} == ledger.sent
+    # What was granted is what may come: all of it, and not one byte more.
+    for stream in STREAMS:
+        room = ledger.room(stream)
+        if room:
+            assert lane.feed(piece(stream, ledger.sent[stream], b"x" * room)) is None
+            assert await lane.next_piece() == (stream, b"x" * room)
+        broken = lane.feed(piece(stream, ledger.sent[stream] + room, b"x"))
+        assert broken == f"{stream} went 1 bytes beyond its credit"
     lane.close()
     assert await lane.next_piece() is None
-    assert {name: lane.received(name) for name in STREAMS} == ledger.sent
 
 
 def runs(pieces: list[tuple[StreamName, bytes]]) -> list[tuple[StreamName, bytes]]:

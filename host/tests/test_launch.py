@@ -85,7 +85,7 @@ async def test_a_worker_has_a_session_of_its_own_and_three_descriptors() -> None
 
 async def test_what_is_left_in_the_group_ends_with_the_leader() -> None:
     """S03, modelcontextprotocol/python-sdk PR #2773 (2): the group was asked for after the leader was reaped."""
-    process = start("sh", "-c", "sleep 600 & echo $!")
+    process = start("sh", "-c", "sleep 30 & echo $!")
     await process.exited
     text = await asyncio.to_thread(read_all, process)  # which ends, though the child held it
     await asyncio.to_thread(wait_until_gone, int(text))

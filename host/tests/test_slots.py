@@ -41,9 +41,9 @@ async def exercise(steps: list[Do], limit: int) -> None:
             case "free" if holders:
                 holders.pop()
                 slots.free()
-            case "cancel" if waiting:
-                # At once, so that it may fall together with a slot that is handed over.
-                waiting.pop(0).cancel()
+            case "cancel" if any(not task.done() for task in waiting):
+                # At once and the one that is next, so that it may fall together with the slot that it is handed.
+                next(task for task in waiting if not task.done()).cancel()
             case "full":
                 full = True
                 slots.pipe_is_full()
@@ -58,6 +58,36 @@ async def exercise(steps: list[Do], limit: int) -> None:
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+@pytest.mark.anyio
+async def test_while_the_pipe_is_full_a_free_slot_waits_too() -> None:
+    slots = Slots(1)
+    assert slots.take_now()
+    waiting = asyncio.ensure_future(slots.take(None))
+    await turn()
+    slots.pipe_is_full()
+    slots.free()
+    await turn()
+    assert not waiting.done()
+    assert not slots.take_now()
+    slots.pipe_has_room()
+    await waiting
+    assert slots.used == 1
+
+
+@pytest.mark.anyio
+async def test_a_slot_that_is_handed_to_somebody_who_is_cancelled_goes_to_the_next() -> None:
+    slots = Slots(1)
+    assert slots.take_now()
+    first, second = (asyncio.ensure_future(slots.take(None)) for _ in range(2))
+    await turn()
+    slots.free()
+    first.cancel()
+    async with asyncio.timeout(30):
+        await second
+    assert first.cancelled()
+    assert slots.used == 1
 
 
 @pytest.mark.anyio

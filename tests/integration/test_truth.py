@@ -6,7 +6,7 @@ import pytest
 
 from sandport.errors import NotAttached, ProtocolViolation, SandportError, UsageError
 from tests.integration.conftest import OpenHost
-from tests.integration.stage import Journal, worker
+from tests.integration.stage import Journal, eventually, worker
 
 pytestmark = pytest.mark.anyio
 
@@ -123,6 +123,22 @@ async def test_an_error_that_a_consumer_raises_is_its_own_and_ends_the_command(
         ends = await journal.until("ended", 2)
         assert [end["killed"] for end in ends] == ["cancelled", "cancelled"]
     assert len(journal.of("executes")) == 2
+
+
+async def test_what_a_consumer_raises_after_the_end_runs_nothing_again(open_host: OpenHost, journal: Journal) -> None:
+    async with (
+        open_host(scripted=worker("well_behaved", journal=journal.path)) as host,
+        host.lease("scripted") as sandbox,
+    ):
+        running = await host._supervisor("scripted").worker()
+
+        async def fail_late(stream: str, data: bytes) -> None:
+            await eventually(lambda: running.client.open_methods == ())
+            raise NotAttached("mine", dispatched="no")
+
+        with pytest.raises(NotAttached, match="mine"):
+            await sandbox.execute(["echo", "x"], on_output=fail_late)
+    assert len(journal.of("executes")) == 1
 
 
 async def test_a_full_disk_ends_the_command_that_spills_to_it_and_no_other(
