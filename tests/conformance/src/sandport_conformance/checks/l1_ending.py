@@ -1,4 +1,4 @@
-"""L1: how a worker ends: when its input ends, when it is asked to, and when it is told to by a signal."""
+"""L1: how a worker ends: when its input ends, at SIGTERM, and when its host has fallen silent."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from dataclasses import dataclass
 from sandport_conformance.declaration import Needs, Uses, check
 from sandport_conformance.lab import Lab
 from sandport_conformance.outcomes import Failed, TimedOut, expect
-from sandport_conformance.schema import Json
 from sandport_conformance.session import Id, Session, encode
 from sandport_conformance.stories import PROCESS, Stage, tell
 
-_DRAIN_MS = 1_000
+DRAIN_MS = 1_000
 _GRACE_S = 3.0
 """What PROC-5 and PROC-10 give beside `drainMs`."""
-_PROMPTLY_S = 2.0
 _QUICK = 30
 _SILENCE_S = 1.0
 _LONGEST_SILENCE_S = 8.0
 _HOLDS_THE_PIPE = ("sh", "-c", '"$@"; :', "sh")
 """Stays between the host and the worker, with the worker's stdin open, and does nothing."""
-_BUSY = Needs(commands=("print_then_sleep", "sleep"))
+BUSY = Needs(commands=("print_then_sleep", "sleep"))
 
 
 def time_to_end(session: Session) -> float:
@@ -32,7 +30,7 @@ def time_to_end(session: Session) -> float:
 
 def greet_with_short_drain(session: Session) -> None:
     """The hello of a host that gives a second to drain."""
-    session.offered = {**session.offered, "limits": {**session.offered["limits"], "drainMs": _DRAIN_MS}}
+    session.offered = {**session.offered, "limits": {**session.offered["limits"], "drainMs": DRAIN_MS}}
     session.greet()
 
 
@@ -203,71 +201,7 @@ def a_worker_with_a_full_stdout_ends_in_time(lab: Lab) -> None:
     tell(lab, PROCESS, input_ends_while_stdout_is_full)
 
 
-# ------------------------------------------------------------------ shutdown
-
-
-@PROCESS.story
-def asked_while_idle(stage: Stage) -> str:
-    """A shutdown and the end of input of an idle worker: how it ends, which has to be soon."""
-    session = stage.spawn()
-    session.call("shutdown", {"drainMs": _DRAIN_MS})
-    session.process.close_input()
-    return session.exit(_PROMPTLY_S * stage.times.factor)
-
-
-@PROCESS.story
-def asked_to_let_finish(stage: Stage) -> tuple[Session, Id, Id]:
-    """A shutdown with much time, while something short runs."""
-    session = stage.spawn()
-    sandbox = stage.sandbox(session)
-    running = sandbox.start(stage.lab.command("sleep", seconds=1))
-    shutdown = session.request("shutdown", {"drainMs": 60_000})
-    session.answer(shutdown, timeout_s=stage.times.call_s)
-    return session, running, shutdown
-
-
-@dataclass(frozen=True, slots=True)
-class Draining:
-    """What a worker said while it was asked to end."""
-
-    session: Session
-    running: Id
-    shutdown: Id
-    late: Id
-    ping: Id
-
-
-@PROCESS.story
-def asked_to_cut_short(stage: Stage) -> Draining:
-    """A shutdown with little time, while something long runs; then a call and a ping."""
-    session = stage.spawn()
-    running = begin(stage, session)
-    told = Draining(session, running, session.next_id(), session.next_id(), session.next_id())
-    asked: list[tuple[Id, str, Json]] = [
-        (told.shutdown, "shutdown", {"drainMs": 500}),
-        (told.late, "validateConfig", {}),
-        (told.ping, "ping", {}),
-    ]
-    session.requests += asked
-    # In one write, so that the call comes while the worker drains.
-    session.send_bytes(
-        b"".join(encode({"jsonrpc": "2.0", "id": id_, "method": m, "params": p}) + b"\n" for id_, m, p in asked)
-    )
-    session.answer(told.ping)
-    session.answer(told.shutdown, timeout_s=stage.times.call_s)
-    return told
-
-
-@PROCESS.story
-def asked_early(stage: Stage) -> list[str]:
-    """A shutdown before the hello, and in the middle of it: how both end."""
-    ungreeted = stage.spawn(greet=False)
-    half_greeted = stage.spawn(greet=False)
-    half_greeted.greet(initialized=False)
-    for session in (ungreeted, half_greeted):
-        session.call("shutdown", {"drainMs": _DRAIN_MS})
-        session.process.close_input()
-    return [session.exit() for session in (ungreeted, half_greeted)]
+# ------------------------------------------------------------------ signals and silence
 
 
 @PROCESS.story
@@ -336,100 +270,6 @@ def _fall_silent(stage: Stage, silence_s: float) -> tuple[Silence, float]:
         pinged.pump(lambda: False, silence_s / 10)
 
 
-def expect_before(session: Session, first: Id, second: Id, what: str) -> None:
-    """One answer came before another."""
-    order = [message for message in session.messages if message.answers(first) or message.answers(second)]
-    expect(
-        bool(order) and order[0].answers(first),
-        f"shutdown was answered before {what}; the answer means that the worker may be killed",
-    )
-
-
-@check(
-    "PROC-6",
-    part="finish",
-    uses=Uses.OWN,
-    needs=Needs(commands=("sleep",)),
-    why="The answer to shutdown tells the host that it may kill; a result that comes later is lost.",
-    broken="answers shutdown at once, and finishes or drops its calls afterwards",
-    fix="Answer shutdown last.",
-    source="clangd/clangd#855",
-)
-def shutdown_waits_for_what_runs(lab: Lab) -> None:
-    """A call that ends within `drainMs` gets its result, and shutdown is answered after it."""
-    session, running, shutdown = tell(lab, PROCESS, asked_to_let_finish)
-    expect_before(session, running, shutdown, "a call that ran")
-    result = session.result_of(running)
-    expect(
-        result.get("ended") == "exited" and result.get("exitCode") == 0,
-        f"what could finish ended {result.get('ended')!r}",
-    )
-    session.result_of(shutdown)
-
-
-@check(
-    "PROC-6",
-    part="cut",
-    uses=Uses.OWN,
-    needs=_BUSY,
-    why="A host waits `drainMs` and not for ever.",
-    broken="waits for what runs for as long as that takes, or answers shutdown without it",
-    fix="After `drainMs` cancel what runs, answer it, then answer shutdown.",
-    source="clangd/clangd#855",
-)
-def shutdown_cancels_what_does_not_finish(lab: Lab) -> None:
-    """A call that runs longer than `drainMs` is cancelled and answered, and shutdown after it."""
-    told = tell(lab, PROCESS, asked_to_cut_short)
-    expect_before(told.session, told.running, told.shutdown, "a call that ran")
-    told.session.error_of(told.running, "Cancelled")
-    told.session.result_of(told.shutdown)
-
-
-@check(
-    "PROC-7",
-    uses=Uses.OWN,
-    needs=_BUSY,
-    why="A call that is refused with `dispatched` `no` can be given to another worker; one that is dropped cannot.",
-    broken="serves new calls while it drains, or does not answer them; or answers no ping any more",
-    fix="After shutdown answer every call but `ping` Unavailable, with `dispatched` `no`.",
-)
-def a_draining_worker_refuses_new_calls(lab: Lab) -> None:
-    """While a shutdown waits, a new call is answered Unavailable with `dispatched` `no`, and a ping as ever."""
-    told = tell(lab, PROCESS, asked_to_cut_short)
-    error = told.session.error_of(told.late, "Unavailable")
-    dispatched = (error.get("data") or {}).get("dispatched")
-    expect(dispatched == "no", f"the call was refused, so dispatched should be no, not {dispatched!r}")
-    told.session.result_of(told.ping)
-
-
-@check(
-    "PROC-8",
-    part="prompt",
-    uses=Uses.OWN,
-    why="What is slow belongs before the answer to shutdown: after it the host no longer waits.",
-    broken="closes its connections after it said that it was done",
-    fix="Answer shutdown when everything is closed, then exit.",
-    source="clangd/clangd#855",
-)
-def an_idle_worker_is_gone_soon(lab: Lab) -> None:
-    """Two seconds after the answer to shutdown and the end of input, the worker has ended with exit code 0."""
-    cause = tell(lab, PROCESS, asked_while_idle)
-    expect(cause == "exit code 0", f"after a shutdown the worker should end with exit code 0, not {cause}")
-
-
-@check(
-    "PROC-9",
-    uses=Uses.OWN,
-    why="A host stops when it must, also while it starts a worker.",
-    broken="refuses shutdown as it refuses other calls before the hello",
-    fix="Serve shutdown in the reader, in every phase.",
-)
-def shutdown_is_served_in_every_phase(lab: Lab) -> None:
-    """Shutdown is served before the hello and in the middle of it, and ends the worker with exit code 0."""
-    for cause in tell(lab, PROCESS, asked_early):
-        expect(cause == "exit code 0", f"after a shutdown the worker should end with exit code 0, not {cause}")
-
-
 def expect_orderly(cause: str) -> None:
     """The process ended by itself."""
     expect(cause.startswith("exit code"), f"the worker should end by itself, but SIGTERM ended it: {cause}")
@@ -453,7 +293,7 @@ def sigterm_ends_an_idle_worker(lab: Lab) -> None:
     "PROC-10",
     part="busy",
     uses=Uses.OWN,
-    needs=_BUSY,
+    needs=BUSY,
     why="The host still listens: it should learn what became of its calls.",
     broken="exits without answering what runs, or falls over the second signal",
     fix="Cancel what does not finish, answer it, exit; take a second SIGTERM for the first.",
