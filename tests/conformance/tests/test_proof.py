@@ -9,6 +9,7 @@ from sandport_conformance.catalogue import every_check, find
 from sandport_conformance.mutants import Mutant
 from sandport_conformance.mutants.healthy import Healthy
 from sandport_conformance.run import judge
+from sandport_conformance.times import Times
 from tests.conformance.tests.conftest import settings
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,17 +41,31 @@ def test_a_mutant_says_what_it_does_wrong_and_which_check_must_see_it(mutant: Mu
 
 
 def test_a_check_that_catches_nothing_and_a_mutant_that_lives_are_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    harmless = Mutant(name=mutants.HEALTHY, sentence="Does nothing wrong.", killed_by=("FRAME-2",))
+    harmless = Mutant(
+        name=mutants.HEALTHY, sentence="Does nothing wrong.", killed_by=("FRAME-2",), made_from=mutants.HEALTHY
+    )
     monkeypatch.setattr(matrix, "every_mutant", lambda: (harmless,))
     proof = matrix.run(only=["FRAME-2"])
     assert proof.problems == ["healthy:Healthy lives through FRAME-2", "FRAME-2 kills no mutant"]
 
 
 def test_a_mutant_that_cannot_be_started_kills_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = Mutant(name="healthy:NoSuchClass", sentence="Is not there.", killed_by=("FRAME-2",))
+    missing = Mutant(
+        name="healthy:NoSuchClass", sentence="Is not there.", killed_by=("FRAME-2",), made_from=mutants.HEALTHY
+    )
     monkeypatch.setattr(matrix, "every_mutant", lambda: (missing,))
     problems = matrix.run(only=["FRAME-2"]).problems
     assert any("could not be started" in problem for problem in problems)
+
+
+def test_a_worker_that_a_mutant_is_made_from_must_be_sound_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the check may have caught the base's fault, or have had nothing to judge."""
+    broken = "l0_frames:SplitsAtUnicodeSeparators"
+    derived = Mutant(name=broken, sentence="Is made from a broken one.", killed_by=("FRAME-2",), made_from=broken)
+    monkeypatch.setattr(matrix, "every_mutant", lambda: (derived,))
+    monkeypatch.setattr(matrix, "measure", lambda scale: Times(factor=0.5))
+    (problem,) = matrix.run(only=["FRAME-2"]).problems
+    assert problem.startswith(f"{broken}, which is sound, does not pass FRAME-2")
 
 
 def test_a_mutant_without_a_sentence_or_a_check_is_refused() -> None:

@@ -21,9 +21,11 @@ class Times:
 
     Attributes:
         factor: What every base was multiplied with: the machine's slowness times the author's scale.
+        vendor_s: What a call that may wait for a vendor gets, before the factor.
     """
 
     factor: float = 1.0
+    vendor_s: float = 60.0
 
     @property
     def start_s(self) -> float:
@@ -38,7 +40,7 @@ class Times:
     @property
     def call_s(self) -> float:
         """A call that may wait for a vendor: acquire, attach, list, destroy, probe, the start of a command."""
-        return 60 * self.factor
+        return self.vendor_s * self.factor
 
     @property
     def exit_s(self) -> float:

@@ -27,11 +27,13 @@ class Mutant:
         name: `module:Class`.
         sentence: What it does wrong.
         killed_by: Checks, or requirements, that must fail on it.
+        made_from: The sound worker that it breaks: `Healthy`, or one derived from it that declares something else.
     """
 
     name: str
     sentence: str
     killed_by: tuple[str, ...]
+    made_from: str
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -46,25 +48,32 @@ HEALTHY = "healthy:Healthy"
 """The worker that all of them are made from."""
 
 
-def mutant(*killed_by: str) -> Callable[[_Worker], _Worker]:
+def mutant(*killed_by: str, made_from: type[Healthy] | None = None) -> Callable[[_Worker], _Worker]:
     """Declare the class below as a mutant; the first line of its docstring says what it does wrong.
 
     Args:
         *killed_by: The checks, or requirements, each of which must fail on it.
+        made_from: The sound worker that it breaks, where that is another than `Healthy`: one that declares what the
+            checks are about. It must pass them all.
 
     Raises:
         LookupError: It says nothing, or names no check.
     """
 
     def declare(worker: _Worker) -> _Worker:
-        name = f"{worker.__module__.rpartition('.')[2]}:{worker.__name__}"
+        name = _name_of(worker)
         sentence = (worker.__dict__.get("__doc__") or "").strip().partition("\n")[0]
         if not sentence or not killed_by:
             raise LookupError(f"the mutant {name} needs a docstring and the check that kills it")
-        MUTANTS[name] = Mutant(name=name, sentence=sentence, killed_by=killed_by)
+        sound = HEALTHY if made_from is None else _name_of(made_from)
+        MUTANTS[name] = Mutant(name=name, sentence=sentence, killed_by=killed_by, made_from=sound)
         return worker
 
     return declare
+
+
+def _name_of(worker: type) -> str:
+    return f"{worker.__module__.rpartition('.')[2]}:{worker.__name__}"
 
 
 def every_mutant() -> tuple[Mutant, ...]:
