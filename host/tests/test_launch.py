@@ -17,7 +17,7 @@ from sandport.worker.launch import WorkerCommand, WorkerProcess, process_start_t
 
 pytestmark = pytest.mark.anyio
 
-PROGRAM_BOUND_S = 30
+PROGRAM_BOUND_S = 20
 
 
 def start(*argv: str) -> WorkerProcess:
@@ -85,10 +85,14 @@ async def test_a_worker_has_a_session_of_its_own_and_three_descriptors() -> None
 
 async def test_what_is_left_in_the_group_ends_with_the_leader() -> None:
     """S03, modelcontextprotocol/python-sdk PR #2773 (2): the group was asked for after the leader was reaped."""
-    process = start("sh", "-c", "sleep 30 & echo $!")
+    process = start("sh", "-c", "sleep 600 & echo $!")
     await process.exited
-    text = await asyncio.to_thread(read_all, process)  # which ends, though the child held it
-    await asyncio.to_thread(wait_until_gone, int(text))
+    child = int(os.read(process.stdout_fd, 100))
+    try:
+        await asyncio.to_thread(wait_until_gone, child)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
     close(process)
 
 
