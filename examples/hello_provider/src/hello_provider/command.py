@@ -1,0 +1,273 @@
+"""One command: a process group of its own, two streams, a time limit, and an end that always comes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import tempfile
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from sandport_sdk.v1 import Call, Octets, errors, types, unpack
+
+from .guard import Guard
+
+SHELL = "/bin/sh"
+PIECE_BYTES = 1 << 16
+DRAIN_S = 0.25
+"""How long a stream is read on after the command's end while nothing comes: what it left may hold the stream."""
+STALLED_S = 5.0
+"""How long a host that takes no output keeps a killed command from its answer."""
+
+
+class Output:
+    """One stream: read as it comes, and sent on or kept.
+
+    Attributes:
+        total: Bytes that were read.
+        end: `seen` once its end of file was read.
+    """
+
+    def __init__(self, name: types.StreamName, call: Call | None, keep_bytes: int) -> None:
+        """Prepare.
+
+        Args:
+            name: Its name on the wire.
+            call: Where it goes; None to keep it.
+            keep_bytes: How much of it is kept, half of that head and half tail.
+        """
+        self.name = name
+        self.total = 0
+        self.end: types.StreamEnd = "heldOpen"
+        self._call = call
+        self._head, self._head_bytes = bytearray(), keep_bytes - keep_bytes // 2
+        self._tail, self._tail_bytes = bytearray(), keep_bytes // 2
+        self._reader = asyncio.StreamReader(limit=PIECE_BYTES)
+        self._transport: asyncio.ReadTransport | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._quiet = False
+        self._sending = False
+
+    async def open(self) -> int:
+        """Make its pipe and begin to read; the end for the command."""
+        read, write = os.pipe()
+        protocol = asyncio.StreamReaderProtocol(self._reader)
+        pipe = os.fdopen(read, "rb", 0)
+        self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
+        self._pump = asyncio.create_task(self._read())
+        return write
+
+    async def drain(self, deadline: float | None) -> None:
+        """Read what was written, until the end of file, a silence, or the deadline by the loop's clock."""
+        assert self._pump is not None  # it was opened
+        while not self._pump.done():
+            self._quiet = True
+            await asyncio.wait((self._pump,), timeout=DRAIN_S)
+            late = deadline is not None and asyncio.get_running_loop().time() > deadline
+            if late or (self._quiet and not self._sending):
+                self._pump.cancel()
+                await asyncio.wait((self._pump,))
+        if not self._pump.cancelled():
+            self._pump.result()
+
+    def close(self) -> None:
+        """Give the pipe back."""
+        if self._pump is not None:
+            self._pump.cancel()
+        if self._transport is not None:
+            self._transport.close()
+
+    async def _read(self) -> None:
+        while data := await self._reader.read(PIECE_BYTES):
+            self._quiet = False
+            self.total += len(data)
+            if self._call is None:
+                self._keep(data)
+                continue
+            self._sending = True
+            try:
+                # Waits while the host has no room; the pipe fills, and the command waits too.
+                await self._call.output(self.name, data)
+            except errors.Cancelled:
+                return
+            self._sending = False
+        self.end = "seen"
+
+    def _keep(self, data: bytes) -> None:
+        room = self._head_bytes - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        if len(self._tail) > 2 * self._tail_bytes:
+            del self._tail[: len(self._tail) - self._tail_bytes]
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of a live stream that the host did not take."""
+        return 0 if self._call is None else self.total - self._call.sent(self.name)
+
+    def kept(self) -> errors.Kept:
+        """What was read of a stream that is not live."""
+        head, tail = bytes(self._head), bytes(self._tail[max(0, len(self._tail) - self._tail_bytes) :])
+        dropped = self.total - len(head) - len(tail)
+        if not dropped:
+            head, tail = head + tail, b""
+        return errors.Kept(total_bytes=self.total, data=head, tail=tail, dropped_bytes=dropped)
+
+    def result(self) -> types.StreamResult:
+        """What became of it."""
+        if self._call is not None:
+            return types.StreamResult(total_bytes=self.total - self.unsent, dropped_bytes=self.unsent, end=self.end)
+        kept = self.kept()
+        return types.StreamResult(
+            total_bytes=kept.total_bytes, end=self.end, data=kept.data, tail=kept.tail, dropped_bytes=kept.dropped_bytes
+        )
+
+
+class Command:
+    """One `execute`."""
+
+    def __init__(self, params: types.ExecuteParams, call: Call, *, root: Path, path: str, guard: Guard) -> None:
+        self._params = params
+        self._call = call
+        self._root = os.fsencode(root)
+        self._path = path
+        self._guard = guard
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopped: Literal["timedOut", "cancelled", "destroyed"] | None = None
+        self._over = asyncio.Event()
+        live = call if params.live else None
+        self._stdout = Output("stdout", live, params.output_limit_bytes)
+        self._stderr = Output("stderr", live, params.output_limit_bytes)
+
+    async def run(self) -> types.ExecuteResult:
+        """Run it to its end.
+
+        Raises:
+            WireError: It did not start, or was stopped.
+        """
+        began = asyncio.get_running_loop().time()
+        try:
+            process = self._process = await self._start()
+            self._guard.watch(process.pid)
+            if self._stopped is not None:
+                self._kill()  # it was told to stop before there was anything to kill
+            code = await self._wait(process)
+            left = await self._finish(process, killed=self._stopped is not None)
+        finally:
+            self._stdout.close()
+            self._stderr.close()
+            self._over.set()
+        return await self._answer(code, left=left, duration_s=asyncio.get_running_loop().time() - began)
+
+    async def stop(self, reason: Literal["cancelled", "destroyed"]) -> None:
+        """Kill its group, and return once it has ended; nothing happens where it had ended by itself."""
+        if self._stopped is None and (self._process is None or self._process.returncode is None):
+            self._stopped = reason
+            self._kill()
+        await self._over.wait()
+
+    # ------------------------------------------------------------ begin
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        params = self._params
+        argv: tuple[Octets, ...] = (SHELL, "-c", params.shell or "") if params.argv is None else params.argv
+        cwd = os.path.join(self._root, unpack(params.cwd or ""))
+        if not await asyncio.to_thread(os.path.isdir, cwd):
+            why = f"there is no directory {os.fsdecode(cwd)!r}"
+            raise errors.PathNotFound(why, detail=errors.Detail(path=params.cwd), dispatched="no")
+        with contextlib.ExitStack() as theirs:
+            stdin = theirs.enter_context(_file_with(params.stdin))
+            stdout = theirs.enter_context(os.fdopen(await self._stdout.open(), "wb"))
+            stderr = theirs.enter_context(os.fdopen(await self._stderr.open(), "wb"))
+            program = errors.Detail(path=argv[0])
+            try:
+                return await asyncio.create_subprocess_exec(
+                    *map(unpack, argv),
+                    cwd=cwd,
+                    env=self._variables(),
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
+            except (FileNotFoundError, NotADirectoryError) as error:
+                why = f"there is no program {argv[0]!r}"
+                raise errors.CommandNotFound(why, detail=program, dispatched="no") from error
+            except OSError as error:
+                why = f"{argv[0]!r} cannot be run: {error.strerror}"
+                raise errors.CommandNotExecutable(why, detail=program, dispatched="no") from error
+
+    def _variables(self) -> dict[bytes, bytes]:
+        variables = {b"PATH": os.fsencode(self._path), b"HOME": self._root, b"LANG": b"C.UTF-8"}
+        variables |= {name.encode(): unpack(value) for name, value in self._params.env.items()}
+        if token := os.environb.get(b"SANDPORT_WORKER_TOKEN"):
+            variables[b"SANDPORT_WORKER_TOKEN"] = token  # by this the host finds what a killed worker has left
+        return variables
+
+    # ------------------------------------------------------------ end
+
+    async def _wait(self, process: asyncio.subprocess.Process) -> int:
+        timeout_ms = self._params.timeout_ms
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                return await process.wait()
+        except TimeoutError:
+            if self._stopped is None:
+                self._stopped = "timedOut"
+                self._kill()
+            return await process.wait()
+
+    async def _finish(self, process: asyncio.subprocess.Process, *, killed: bool) -> bool:
+        """Read what was written, then end what was left in the group; whether anything was."""
+        deadline = asyncio.get_running_loop().time() + STALLED_S if killed else None
+        await asyncio.gather(self._stdout.drain(deadline), self._stderr.drain(deadline))
+        left = self._kill()
+        self._guard.forget(process.pid)
+        return left
+
+    def _kill(self) -> bool:
+        """Kill the group; False where nothing is left of it."""
+        if self._process is None:
+            return False
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
+
+    async def _answer(self, code: int, *, left: bool, duration_s: float) -> types.ExecuteResult:
+        outputs = (self._stdout, self._stderr)
+        # What has an exit code has ended by itself, just before our signal: then that is what happened.
+        stopped = self._stopped if code < 0 else None
+        cut = stopped is None and any(output.unsent for output in outputs)
+        if cut or stopped in ("cancelled", "destroyed"):
+            partial = errors.Partial(stdout=self._stdout.kept(), stderr=self._stderr.kept())
+            told = None if self._params.live else partial
+            if stopped == "destroyed":
+                raise errors.SandboxLost("the sandbox was destroyed", dispatched="yes", partial=told)
+            raise errors.Cancelled("the command was cancelled", dispatched="unknown", partial=told)
+        if self._params.live:
+            for output in outputs:
+                await self._call.end(output.name, output.end)
+        ended: types.Ended = "exited" if code >= 0 else "signalled" if stopped is None else "timedOut"
+        return types.ExecuteResult(
+            ended=ended,
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            tree="signalled" if left or stopped is not None else None,
+            stdout=self._stdout.result(),
+            stderr=self._stderr.result(),
+            duration_ms=round(duration_s * 1000),
+        )
+
+
+def _file_with(data: bytes) -> BinaryIO:
+    """A file that holds a command's whole input: the command reads it when it likes, and nobody has to feed it."""
+    if not data:
+        return open(os.devnull, "rb")
+    file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    file.write(data)
+    file.seek(0)
+    return file

@@ -1,0 +1,80 @@
+"""What the kit cannot know of this provider: its own promises, shown with a host in memory."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from hello_provider.provider import HelloProvider
+from sandport_sdk.testing import HostInMemory, new_id
+from sandport_sdk.v1 import errors, types
+
+
+def with_sandbox(story: Callable[[HostInMemory, str], Awaitable[None]], state_dir: Path) -> None:
+    """Tell a story with a host and a sandbox of its own."""
+
+    async def tell() -> None:
+        async with HostInMemory(HelloProvider, state_dir=state_dir) as host:
+            sandbox_id = new_id()
+            await host.call("acquireLease", types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=60_000))
+            await story(host, sandbox_id)
+            await host.call("destroyLease", types.DestroyLeaseParams(sandbox_id=sandbox_id))
+
+    asyncio.run(tell())
+    assert list(state_dir.iterdir()) == []
+
+
+def test_a_time_out_says_that_a_group_was_signalled_and_no_more(tmp_path: Path) -> None:
+    async def story(host: HostInMemory, sandbox_id: str) -> None:
+        params = types.ExecuteParams(sandbox_id=sandbox_id, shell="echo before; sleep 60", timeout_ms=200)
+        result: types.ExecuteResult = await host.call("execute", params)
+        assert (result.ended, result.tree, result.stdout.data) == ("timedOut", "signalled", b"before\n")
+
+    with_sandbox(story, tmp_path)
+
+
+def test_what_a_command_leaves_in_its_group_ends_with_it(tmp_path: Path) -> None:
+    async def story(host: HostInMemory, sandbox_id: str) -> None:
+        leaves = types.ExecuteParams(sandbox_id=sandbox_id, shell="sleep 60 & echo $!")
+        left: types.ExecuteResult = await host.call("execute", leaves)
+        assert (left.exit_code, left.tree, left.stdout.end) == (0, "signalled", "heldOpen")
+        text = f"while kill -0 {int(left.stdout.data)} 2>/dev/null; do sleep 0.1; done"
+        looks = types.ExecuteParams(sandbox_id=sandbox_id, shell=text, timeout_ms=60_000)
+        gone: types.ExecuteResult = await host.call("execute", looks)
+        assert (gone.ended, gone.exit_code) == ("exited", 0)
+
+    with_sandbox(story, tmp_path)
+
+
+def test_a_command_whose_sandbox_is_destroyed_is_told_so(tmp_path: Path) -> None:
+    async def story(host: HostInMemory, sandbox_id: str) -> None:
+        request = host.start(
+            "execute", types.ExecuteParams(sandbox_id=sandbox_id, shell="echo up; sleep 60", live=True)
+        )
+        await request.received("stdout", 3)
+        await host.call("destroyLease", types.DestroyLeaseParams(sandbox_id=sandbox_id))
+        with pytest.raises(errors.SandboxLost):
+            await request.result()
+
+    with_sandbox(story, tmp_path)
+
+
+def test_a_sandbox_outlives_its_worker(tmp_path: Path) -> None:
+    async def tell() -> None:
+        sandbox_id = new_id()
+        async with HostInMemory(HelloProvider, state_dir=tmp_path) as first:
+            acquire = types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=60_000)
+            lease: types.LeaseResult = await first.call("acquireLease", acquire)
+            await first.call("execute", types.ExecuteParams(sandbox_id=sandbox_id, shell="echo kept >file"))
+        async with HostInMemory(HelloProvider, state_dir=tmp_path) as second:
+            attach = types.AttachLeaseParams(sandbox_id=sandbox_id, handle=lease.handle)
+            attached: types.AttachLeaseResult = await second.call("attachLease", attach)
+            assert (attached.state, attached.processes_lost) == ("attached", True)
+            read: types.ExecuteResult = await second.call(
+                "execute", types.ExecuteParams(sandbox_id=sandbox_id, argv=("cat", "file"))
+            )
+            assert read.stdout.data == b"kept\n"
+            await second.call("destroyLease", types.DestroyLeaseParams(sandbox_id=sandbox_id))
+
+    asyncio.run(tell())
