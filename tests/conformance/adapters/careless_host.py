@@ -1,7 +1,8 @@
-"""A host that is broken on purpose: it proves that `sandport-conformance host` can fail.
+"""A host that is broken on purpose: it proves that each check of `sandport-conformance host` can fail.
 
 It believes any result, reads without bound, ends nothing by force, hands its environment and its session to its worker,
-and waits for an answer until its alarm rings.
+reads no log, sends a command again whose worker is gone, and waits for an answer until its alarm rings. With `--hasty`
+before the kit's words the alarm rings early instead.
 """
 
 from __future__ import annotations
@@ -12,89 +13,137 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import Any, NoReturn
 
 Json = dict[str, Any]
-_PATIENCE_S = 20
+_PATIENCE_S = 4.0
+_HASTE_S = 0.8
+_SANDBOX = "sp" + "a" * 26
+_HELLO_ID, _WORK_ID = 7, 8
+
+
+class Gone(Exception):
+    """The worker has closed its pipe."""
 
 
 class Careless:
     """The host's end of one worker."""
 
     def __init__(self, argv: list[str]) -> None:
-        self.worker = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False)
+        pipe = subprocess.PIPE
+        self.worker = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, close_fds=False)
         self.output = bytearray()
 
-    def request(self, method: str, params: Json) -> Json:
-        """Send a request, always under the same id, and take the next answer for its own."""
-        self.send({"jsonrpc": "2.0", "id": 7, "method": method, "params": params})
-        while line := self.read():
+    def request(self, request_id: int, method: str, params: Json) -> Json:
+        """Send a request, and take the next answer for its own."""
+        self.send({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
+        return self.answer()
+
+    def answer(self) -> Json:
+        """The next answer, whose it may be."""
+        assert self.worker.stdout is not None
+        while line := self.worker.stdout.readline():
             message: Json = json.loads(line)
             if "method" not in message:
                 return message
             if message["method"] == "output":
                 self.output += base64.b64decode(message["params"].get("data", ""))
-                stream = {"id": 7, "stream": message["params"]["stream"], "bytes": 1 << 20}
-                self.send({"jsonrpc": "2.0", "method": "credit", "params": stream})
-        return {"error": {"message": "end of file"}}
+                self.note("credit", {"id": _WORK_ID, "stream": message["params"]["stream"], "bytes": 1 << 20})
+        raise Gone
 
-    def read(self) -> bytes:
-        """A line, however long."""
-        assert self.worker.stdout is not None
-        return self.worker.stdout.readline()
+    def note(self, method: str, params: Json) -> None:
+        """Send a notification."""
+        self.send({"jsonrpc": "2.0", "method": method, "params": params})
 
     def send(self, message: Json) -> None:
         """A line."""
         assert self.worker.stdin is not None
-        self.worker.stdin.write(json.dumps(message).encode() + b"\n")
-        self.worker.stdin.flush()
+        try:
+            self.worker.stdin.write(json.dumps(message).encode() + b"\n")
+            self.worker.stdin.flush()
+        except BrokenPipeError:
+            raise Gone from None
 
-    def run(self, argv: list[str], settings: Json) -> Json:
+    def run(self, words: list[str], argv: list[str], settings: Json) -> Json:
         """The answer for the kit."""
         state = os.environ["SANDPORT_HOME"]
         os.makedirs(state, exist_ok=True)
-        self.request(
-            "initialize",
-            {
-                "protocolVersions": [1],
-                "host": {"name": "careless", "version": "0"},
-                "storeId": "s" * 26,
-                "stateDir": state,
-                "limits": settings.get("limits", {}),
-            },
-        )
-        self.send({"jsonrpc": "2.0", "method": "initialized", "params": {}})
-        sandbox = "sp" + "a" * 26
-        self.request("acquireLease", {"sandboxId": sandbox, "config": settings.get("config", {}), "ttlMs": 60000})
-        answer = self.request("execute", {"sandboxId": sandbox, "argv": argv, "live": True})
-        result = answer.get("result", {})
-        error = answer.get("error")
-        return {
-            "ended": result.get("ended"),
-            "exitCode": result.get("exitCode"),
-            "stdoutBytes": len(self.output),
-            "error": error and {"condition": "Internal", "message": error["message"], "dispatched": "unknown"},
-            "tookS": 0.0,
+        self.request(9, "ping", {})
+        hello = {
+            "protocolVersions": [1],
+            "host": {"name": "careless", "version": "0"},
+            "storeId": "s" * 26,
+            "stateDir": state,
+            "limits": settings.get("limits", {}),
         }
+        self.send({"jsonrpc": "2.0", "id": _HELLO_ID, "method": "initialize", "params": hello})
+        self.note("initialized", {})
+        self.answer()
+        self.note("initialized", {})
+        config = settings.get("config", {})
+        lease = {"sandboxId": _SANDBOX, "config": config, "ttlMs": 60_000}
+        self.request(_HELLO_ID, "acquireLease", lease)
+        self.request(_HELLO_ID, "acquireLease", lease)
+        self.note("cancel", {"id": _WORK_ID})
+        self.note("cancel", {"id": _WORK_ID})
+        command: Json = {"sandboxId": _SANDBOX, "argv": argv, "config": config}
+        if "--start" in words:
+            answer = self.request(_WORK_ID, "startProcess", {**command, "processId": "p1"})
+        else:
+            answer = self.request(_WORK_ID, "execute", {**command, "live": True})
+        if "--stall" in words:
+            time.sleep(2 * _PATIENCE_S)
+        return told(answer.get("result", {}), answer.get("error"), len(self.output))
+
+    def close(self) -> None:
+        """Wait for the end of the pipe."""
+        self.request(_WORK_ID + 1, "shutdown", {})
+        assert self.worker.stdin is not None
+        assert self.worker.stdout is not None
+        self.worker.stdin.close()
+        self.worker.stdout.read()
+
+
+def told(result: Json, error: Json | None, stdout_bytes: int) -> Json:
+    """An outcome."""
+    return {
+        "ended": result.get("ended"),
+        "exitCode": result.get("exitCode"),
+        "stdoutBytes": stdout_bytes,
+        "error": error and {"condition": "Internal", "message": error["message"], "dispatched": "unknown"},
+        "tookS": 0.0,
+    }
+
+
+def finish(answer: Json) -> NoReturn:
+    """Print one outcome for all that was asked, and leave without looking back."""
+    sys.stdout.write(json.dumps({**answer, "next": answer, "beside": answer}) + "\n")
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def ring(*_: object) -> NoReturn:
-    """Leave without looking back."""
-    os._exit(1)
+    """Give up."""
+    finish(told({}, {"message": "it took too long"}, 0))
 
 
 def main() -> None:
     """Serve the kit once."""
+    cut = sys.argv.index("--")
+    words, argv = sys.argv[1:cut], sys.argv[cut + 1 :]
     signal.signal(signal.SIGALRM, ring)
-    signal.alarm(_PATIENCE_S)
+    signal.setitimer(signal.ITIMER_REAL, _HASTE_S if "--hasty" in words else _PATIENCE_S)
     settings = json.loads(os.environ.get("SANDPORT_HOST_SETTINGS", "{}"))
-    host = Careless(json.loads(os.environ["SANDPORT_HOST_WORKER"]))
-    answer = host.run(sys.argv[sys.argv.index("--") + 1 :], settings)
-    answer["next"] = {**answer}
-    answer["beside"] = {**answer}
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
-    os._exit(0)
+    worker = json.loads(os.environ["SANDPORT_HOST_WORKER"])
+    while True:
+        try:
+            host = Careless(worker)
+            answer = host.run(words, argv, settings)
+            host.close()
+        except Gone:
+            continue
+        finish(answer)
 
 
 if __name__ == "__main__":

@@ -213,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen.json.write_text(report.to_json(), encoding="utf-8")
     if report.measured:
         sys.stdout.write("\n" + table(report.measured))
-    if chosen.write and not report.failed and not report.faults and not chosen.only:
+    if chosen.write and not report.faults and not chosen.only:
         chosen.write.write_text(_page(report.measured), encoding="utf-8")
     for fault in report.faults.values():
         sys.stderr.write(fault)

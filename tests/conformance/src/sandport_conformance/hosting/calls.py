@@ -7,7 +7,6 @@ from sandport_conformance.impostors.hellos import LAST_WORDS
 from sandport_conformance.outcomes import expect
 
 from .declaration import host_check
-from .hostile import bounded
 from .played import Played
 from .stage import Stage
 
@@ -116,14 +115,13 @@ def lost(stage: Stage) -> None:
 @host_check("PING-5", broken="waits for ever for a process that is stopped, or cannot end it")
 def stopped(stage: Stage) -> None:
     """A worker that is stopped with SIGSTOP is ended, and the next call has another."""
-    played = stage.play("calls:StopsItself", "--again", timeout_s=100.0, bound_s=120.0)
+    played = stage.play("calls:StopsItself", "--again", timeout_s=100.0, bound_s=120.0, memory="stopped worker")
     played.failed("wedged", "crashed", dispatched=("unknown", "yes"))
     took, wedge = played.outcome().get("tookS", 0.0), stage.limit_s(played, "wedgeMs")
     limit = 2 * wedge + _SPARE_S * stage.times.factor
     expect(took >= wedge * 0.9, f"it was given up after {took:.1f} s; wedgeMs is {wedge:.1f} s")
     expect(took < limit, f"it was given up after {took:.1f} s; wedgeMs is {wedge:.1f} s")
     played.succeeded("next")
-    bounded(stage, played, "stopped worker")
 
 
 @host_check("PING-5", part="busy", broken="ends a worker that is busy for a moment")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .declaration import host_check
-from .hostile import bounded
 from .stage import Stage
 
 _FLOOD_BYTES = 64 << 20
@@ -42,8 +41,9 @@ for _part, (_impostor, _title) in _LIARS.items():
 @host_check("CRED-6", broken="keeps what comes beyond the credit, or ends the worker for it")
 def no_credit_kept(stage: Stage) -> None:
     """A command that goes beyond its credit fails, and what runs beside it does not."""
-    played = stage.play("commands:KeepsNoCredit", "--stall", "--again", timeout_s=60.0, bound_s=120.0)
-    bounded(stage, played, "no credit kept")
+    played = stage.play(
+        "commands:KeepsNoCredit", "--stall", "--again", timeout_s=60.0, bound_s=120.0, memory="no credit kept"
+    )
     played.failed("ProtocolViolation")
     played.succeeded("beside")
     played.succeeded("next")
@@ -65,6 +65,13 @@ def stalled(stage: Stage) -> None:
 def flood(stage: Stage) -> None:
     """A command that writes 64 MiB, of which the caller keeps one, is counted to the last byte in bounded memory."""
     command = ("/bin/sh", "-c", f"yes 0123456789 | head -c {_FLOOD_BYTES}")
-    played = stage.play("impostor:Impostor", "--keep", str(_KEPT_BYTES), argv=command, timeout_s=100.0, bound_s=120.0)
+    played = stage.play(
+        "impostor:Impostor",
+        "--keep",
+        str(_KEPT_BYTES),
+        argv=command,
+        timeout_s=100.0,
+        bound_s=120.0,
+        memory="output flood",
+    )
     played.succeeded(stdout_bytes=_FLOOD_BYTES)
-    bounded(stage, played, "output flood")

@@ -9,7 +9,6 @@ from sandport_conformance import schema
 from sandport_conformance.outcomes import expect
 
 from .played import Measured, Played
-from .stage import Stage
 
 _MIB = 1 << 20
 _LEEWAY_BYTES = 8 * _MIB
@@ -48,16 +47,19 @@ BOUNDS = {
 """Each by its name in the table; on top of an ordinary run and eight mebibytes."""
 
 
-def bounded(stage: Stage, played: Played, name: str) -> None:
-    """Expect that a run stayed below its bound, and note what it took.
+def measure(name: str, played: Played, ordinary: Played) -> Measured:
+    """What a run cost above an ordinary one."""
+    grown = max(0, played.peak_bytes - ordinary.peak_bytes)
+    return Measured(name, grown, BOUNDS[name].in_bytes(played.limits() or ordinary.limits()), played.peak_bytes)
+
+
+def keep(measured: Measured) -> None:
+    """Expect that a run stayed below its bound.
 
     Raises:
         Failed: It did not.
     """
-    bound = BOUNDS[name]
-    limits = played.limits() or stage.ordinary.limits()
-    measured = Measured(name, stage.growth_bytes(played), bound.in_bytes(limits), played.peak_bytes)
-    stage.measured[name] = measured
+    bound = BOUNDS[measured.name]
     expect(
         measured.grown_bytes <= measured.bound_bytes,
         f"{bound.what}: the host grew by {_mib(measured.grown_bytes)} MiB; "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from sandport_conformance.outcomes import expect
 
 from .declaration import host_check
-from .hostile import bounded
 from .stage import Stage
 
 
@@ -17,19 +16,17 @@ from .stage import Stage
 )
 def endless(stage: Stage) -> None:
     """A line without an end costs three times its ceiling at most, and the error names the ceiling."""
-    played = stage.play("lines:EndlessLine", "--again")
+    played = stage.play("lines:EndlessLine", "--again", memory="endless line")
     played.failed(says=("frameBytes",))
     played.succeeded("next")
-    bounded(stage, played, "endless line")
 
 
 @host_check("FRAME-15", part="depth", broken="parses any nesting, and crashes of it")
 def depth(stage: Stage) -> None:
     """200,000 arrays in one line end the worker, and the error names the ceiling."""
-    played = stage.play("lines:ManyBrackets", "--again")
+    played = stage.play("lines:ManyBrackets", "--again", memory="200,000 brackets")
     played.failed(says=("depth",))
     played.succeeded("next")
-    bounded(stage, played, "200,000 brackets")
 
 
 @host_check(
@@ -93,8 +90,7 @@ def banner(stage: Stage) -> None:
 @host_check("HELLO-18", part="flood", broken="reads what comes before the hello without bound")
 def junk_flood(stage: Stage) -> None:
     """Half a gibibyte of lines before the hello ends the start in bounded memory."""
-    played = stage.play("lines:JunkFlood", "--again")
-    bounded(stage, played, "lines before the hello")
+    played = stage.play("lines:JunkFlood", "--again", memory="lines before the hello")
     if played.outcome().get("error") is not None:
         played.failed("startFailed")
     played.succeeded("next")

@@ -7,7 +7,6 @@ from sandport_conformance.impostors.processes import LogFlood
 from sandport_conformance.outcomes import expect
 
 from .declaration import host_check
-from .hostile import bounded
 from .stage import Stage
 
 _STOP_S = 40.0
@@ -96,10 +95,9 @@ def no_restart(stage: Stage) -> None:
 )
 def log_flood(stage: Stage) -> None:
     """8 MiB of log before an answer hold nothing up and are all there, in bounded memory."""
-    played = stage.play("processes:LogFlood", "--again")
+    played = stage.play("processes:LogFlood", "--again", memory="log flood")
     played.succeeded()
     played.succeeded("next")
-    bounded(stage, played, "log flood")
     told = played.logged(b"flood 0")
     expect(told == LogFlood.count, f"the worker logged {LogFlood.count} lines, the host told {told}")
 
@@ -107,7 +105,6 @@ def log_flood(stage: Stage) -> None:
 @host_check("LOG-2", part="piece", broken="gathers a line of the log without bound")
 def long_log_line(stage: Stage) -> None:
     """64 MiB of log without a line feed are taken in pieces."""
-    played = stage.play("processes:LongLogLine", "--again")
+    played = stage.play("processes:LongLogLine", "--again", memory="long log line")
     played.succeeded()
     played.succeeded("next")
-    bounded(stage, played, "long log line")

@@ -26,6 +26,7 @@ from sandport_conformance.processes import (
 )
 from sandport_conformance.times import Times
 
+from .hostile import keep, measure
 from .played import Measured, Played
 
 ECHO = ("/bin/sh", "-c", "echo hello")
@@ -74,10 +75,6 @@ class Stage:
         """A wait of the host's, in seconds: what it said in its hello, else the protocol's default."""
         return played.limits().get(name, schema.default_limits()[name]) / 1000
 
-    def growth_bytes(self, played: Played) -> int:
-        """Memory that a run took above an ordinary one."""
-        return max(0, played.peak_bytes - self.ordinary.peak_bytes)
-
     def play(
         self,
         impostor: str,
@@ -85,6 +82,7 @@ class Stage:
         argv: Sequence[str] = ECHO,
         timeout_s: float = 20.0,
         bound_s: float = 60.0,
+        memory: str = "",
     ) -> Played:
         """Run the host once.
 
@@ -94,15 +92,23 @@ class Stage:
             argv: What it runs.
             timeout_s: The command's time-out.
             bound_s: After this, times the machine's slowness, the host is killed.
+            memory: The name of the bound, in `hostile.BOUNDS`, that its memory must keep.
 
         Raises:
-            Failed: The host did not exit in time, failed, gave no answer, or left a process of its worker.
+            Failed: The host took too much memory, did not exit in time, failed, gave no answer, or left a process of
+                its worker.
         """
+        if memory:
+            self.ordinary  # noqa: B018 - what is above it counts
         number = len(self.all_played) + 1
         folder = self.folder / f"{number:03}-{impostor.replace(':', '-')}"
         folder.mkdir()
         played = self._run(impostor, folder, (*options, "--", *argv), timeout_s, bound_s * self.times.factor)
         self.all_played.append(played)
+        if memory:
+            measured = measure(memory, played, self.ordinary)
+            self.measured[memory] = measured
+            keep(measured)
         if played.exit is None:
             raise Failed(f"the host was not done after {played.bound_s:.0f} s, and was killed")
         if played.answer is None:
@@ -137,13 +143,17 @@ class Stage:
             )
         os.close(surplus)
         os.close(other)
+        left: list[Survivor] = []
         try:
             peak, in_time = self._watch(process, log, began + bound_s)
             took_s = time.monotonic() - began
+            if in_time:
+                left = self._left_behind(process.pid, _journal_of(journal))
         finally:
             _kill_session(process)
         entries = _journal_of(journal)
-        left = self._left_behind(entries)
+        if not in_time:
+            left = self._left_behind(process.pid, entries)
         return Played(
             impostor=impostor,
             answer=_answer_of(out),
@@ -173,16 +183,21 @@ class Stage:
             time.sleep(_TICK_S)
         return sum(peaks.values()), True
 
-    def _left_behind(self, entries: list[dict[str, Any]]) -> list[Survivor]:
-        """What lives of the workers once they had a moment; it is killed."""
+    def _left_behind(self, host: int, entries: list[dict[str, Any]]) -> list[Survivor]:
+        """What lives of the host's session and of its workers once they had a moment; the workers' is killed."""
         # A token that is missing is told by PROC-20; as an empty text it would be found in every process that has none.
         workers = [
             Identity(entry["token"] or f"none-{os.urandom(8).hex()}", entry["pid"], entry["ticks"])
             for entry in entries
             if entry["event"] == "started"
         ]
+
+        def look() -> list[Survivor]:
+            own = [Survivor(pid, "in the host's own session") for pid in _session(host)]
+            return own + [left for worker in workers for left in survivors(worker)]
+
         until = time.monotonic() + 2 * self.times.factor
-        while (found := [left for worker in workers for left in survivors(worker)]) and time.monotonic() < until:
+        while (found := look()) and time.monotonic() < until:
             time.sleep(_TICK_S * 5)
         for worker in workers:
             kill_survivors(worker)
@@ -198,7 +213,8 @@ def _session(leader: int) -> list[int]:
     for folder in _PROC.iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):  # it ended while we looked
-                if int(folder.joinpath("stat").read_bytes().rpartition(b")")[2].split()[3]) == leader:
+                fields = folder.joinpath("stat").read_bytes().rpartition(b")")[2].split()
+                if int(fields[3]) == leader and fields[0] not in (b"Z", b"X"):
                     found.append(int(folder.name))
     return found
 

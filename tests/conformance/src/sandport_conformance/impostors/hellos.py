@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
-import time
 from typing import Any
 
 from sandport_conformance.mutants.healthy import MANDATORY, Json
@@ -12,6 +12,7 @@ from sandport_conformance.mutants.healthy import MANDATORY, Json
 from .impostor import Impostor
 
 LAST_WORDS = "the last words of a worker"
+_MOMENT_MS = 500
 
 
 class Silent(Impostor):
@@ -61,10 +62,20 @@ class HalfAGroup(Impostor):
 
 
 class SlowHello(Impostor):
-    """Takes a moment for its hello."""
+    """Takes a moment for its hello, and looks whether the host says more meanwhile."""
+
+    hasty = False
+
+    def split(self, data: bytes) -> list[bytes]:
+        lines = super().split(data)
+        if any(b'"initialize"' in line for line in lines):
+            self.hasty = any(b'"initialized"' in line for line in lines)
+        return lines
 
     def answer(self, request_id: Any, result: Json) -> None:
         if "supportedMethods" in result:
-            time.sleep(0.5)
-            self.record("greets")
+            poll = select.poll()
+            poll.register(self.wire_in, select.POLLIN)
+            said = bool(poll.poll(_MOMENT_MS))
+            self.record("greets", hasty=self.hasty or said)
         super().answer(request_id, result)
