@@ -419,6 +419,21 @@ async def test_a_fault_in_the_reader_ends_the_worker_and_with_it_every_call() ->
     assert isinstance(await failure_of(call), WorkerCrashed)
 
 
+async def test_progress_stops_with_a_crash_and_its_call_fails() -> None:
+    """microsoft/vscode-languageserver-node#656 (C11): progress stayed open after a crash."""
+    wire = await Wire().greet()
+    call = await begin(wire)
+    told: list[ProgressParams] = []
+    call.on_progress = told.append
+    wire.say({"method": "progress", "params": {"id": call.id, "message": "half of it"}})
+    wire.client.close(report(), "it crashed")
+    error = await failure_of(call)
+    assert isinstance(error, WorkerCrashed)
+    assert error.report is wire.client.report
+    wire.say({"method": "progress", "params": {"id": call.id, "message": "from the grave"}})
+    assert [progress.message for progress in told] == ["half of it"]
+
+
 async def test_a_worker_that_ended_before_the_hello_is_told_as_that() -> None:
     wire = Wire()
     wire.client.close(report(), "it crashed")

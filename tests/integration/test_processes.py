@@ -8,7 +8,7 @@ import pytest
 from sandport.errors import NotSupported, ProcessNotFound, WorkerCrashed
 from sandport_protocol.limits import Limits
 from tests.integration.conftest import OpenHost
-from tests.integration.stage import Journal, alive, eventually, worker
+from tests.integration.stage import PATIENCE_S, Journal, alive, eventually, worker
 
 pytestmark = pytest.mark.anyio
 
@@ -220,3 +220,20 @@ async def test_a_crash_ends_the_process_for_its_host_with_what_was_received(
             with pytest.raises(ProcessNotFound):
                 await process.stdin.write(b"x")
         assert (await sandbox.execute(["true"])).ok
+
+
+async def test_an_iteration_ends_with_the_crash_of_its_worker_which_the_end_of_the_process_tells(
+    open_host: OpenHost,
+) -> None:
+    """C11, microsoft/vscode-languageserver-node#656: what showed progress stayed open after a crash."""
+    async with open_host(folders=WITH_PROCESSES) as host, host.lease("folders") as sandbox:
+        running = await host._supervisor("folders").worker()
+        async with sandbox.start(shell="echo begun; exec sleep 600") as process:
+            output = process.output()
+            assert await anext(output) == ("stdout", b"begun\n")
+            running.process.signal_group(signal.SIGKILL)
+            async with asyncio.timeout(PATIENCE_S):
+                assert [piece async for piece in output] == []
+            with pytest.raises(WorkerCrashed):
+                await process.wait()
+            assert not process.running

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandport.errors import WorkerCrashed, WorkerError, WorkerStartFailed
+from sandport.errors import NotSupported, WorkerCrashed, WorkerError, WorkerStartFailed
 from sandport.numbers import StopLadder, Timing
 from sandport.worker.launch import WorkerCommand
 from sandport.worker.supervisor import Supervisor
@@ -156,6 +156,25 @@ async def test_what_was_withheld_is_named_with_the_line_that_grants_it(open_host
 async def test_a_method_that_is_missing_is_named_at_the_start(open_host: OpenHost, way: str, said: str) -> None:
     error = await start_failure(open_host, worker("greets_wrongly", way))
     assert said in str(error)
+
+
+async def test_a_worker_without_the_optional_methods_serves_and_nothing_is_said_of_it(
+    open_host: OpenHost, journal: Journal, records: Records
+) -> None:
+    """N11, hashicorp/go-plugin PR #139: an older plugin lacked a newer service, and the host failed."""
+    async with (
+        open_host(scripted=worker("well_behaved", journal=journal.path)) as host,
+        host.lease("scripted") as sandbox,
+    ):
+        assert (await sandbox.execute(["cat"], stdin=b"fed all the same")).stdout.decode() == "fed all the same"
+        with pytest.raises(NotSupported, match="has no processes") as raised:
+            async with sandbox.start(["cat"]):
+                pytest.fail("it was started")
+        assert raised.value.dispatched == "no"
+        assert (await sandbox.execute(["true"])).ok
+        assert host._supervisor("scripted").starts == 1
+    assert journal.received("startProcess") == 0
+    assert records.texts("warning", "error") == []
 
 
 @pytest.mark.slow

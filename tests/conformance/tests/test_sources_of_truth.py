@@ -8,6 +8,7 @@ import pytest
 
 from sandport_conformance import catalogue, requirements
 from sandport_conformance.declaration import Check
+from sandport_conformance.hosting.declaration import every_host_check
 from sandport_conformance.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,6 +47,20 @@ def test_a_requirement_has_the_severity_of_its_strongest_word() -> None:
     first, second = requirements.read_spec("- **A-1** (L0, worker): MUST, and SHOULD.\n- **A-2** (-, host): SHOULD.")
     assert (first.severity, first.level, first.binds) == ("MUST", "L0", "worker")
     assert (second.severity, second.level, second.binds) == ("SHOULD", "-", "host")
+
+
+def test_whose_a_time_out_is_and_that_it_sends_a_cancel_is_written_down_and_judged() -> None:
+    """modelcontextprotocol/java-sdk#147 (C12): the text did not say it, and the two sides did different things."""
+    written = {
+        "CANCEL-7": ("host", "a deadline, MUST send `cancel`, once"),
+        "CALL-5": ("worker", "`deadlineMs` is advice", "never cancels the call itself"),
+    }
+    judged = {check.requirement.id for check in (*catalogue.every_check(), *every_host_check())}
+    for name, (binds, *clauses) in written.items():
+        requirement = requirements.requirement(name)
+        assert requirement.binds == binds
+        assert all(clause in requirement.clause for clause in clauses)
+        assert name in judged
 
 
 def binding_workers() -> list[Requirement]:
