@@ -324,6 +324,7 @@ async def test_every_call_ends_exactly_once_however_answers_and_cancels_fall() -
     await turn()
     wire.client.close(report(), "it crashed")
     await asyncio.gather(*(call.future for call in calls), return_exceptions=True)
+    await turn()
     assert sorted(ends) == [call.id for call in calls]
     cancels = [frame["params"]["id"] for frame in of(wire.frames(), "cancel")]
     assert len(cancels) == len(set(cancels))
