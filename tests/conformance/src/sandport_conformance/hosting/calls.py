@@ -62,7 +62,11 @@ def crossing(stage: Stage) -> None:
     _one_cancel(played)
 
 
-@host_check("CANCEL-7", broken="gives a call up and does not say so, or says it again and again")
+@host_check(
+    "CANCEL-7",
+    broken="gives a call up and does not say so, or says it again and again",
+    source="modelcontextprotocol/java-sdk#147",
+)
 def one_cancel(stage: Stage) -> None:
     """A deadline sends one cancel."""
     played = _wedged_call(stage)
