@@ -73,10 +73,7 @@ def shown_by_checks() -> set[str]:
     return {requirement.id for check in checks for requirement in (check.requirement, *check.also)}
 
 
-@pytest.mark.parametrize(
-    "level",
-    ["L0", "L1", "L2", pytest.param("L3", marks=pytest.mark.xfail(reason="the checks of L3 are not all written yet"))],
-)
+@pytest.mark.parametrize("level", JUDGED_LEVELS)
 def test_every_requirement_on_workers_has_a_check_or_a_written_exception(level: str) -> None:
     excused = {entry["requirement"] for entry in exceptions()}
     bare = [r.id for r in binding_workers() if r.level == level and r.id not in shown_by_checks() | excused]
