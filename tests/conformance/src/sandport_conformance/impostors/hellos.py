@@ -12,6 +12,7 @@ from sandport_conformance.mutants.healthy import MANDATORY, Json
 from .impostor import Impostor
 
 LAST_WORDS = "the last words of a worker"
+BROKEN_CODE = 43
 _MOMENT_MS = 500
 
 
@@ -31,7 +32,7 @@ class Broken(Impostor):
     def main(self) -> None:
         if self.once():
             self.say(LAST_WORDS)
-            os._exit(3)
+            os._exit(BROKEN_CODE)
         super().main()
 
 
