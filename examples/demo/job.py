@@ -50,7 +50,7 @@ async def run(work: Project, report: Path) -> int:
                     "-p",
                     "no:cacheprovider",
                     "--junitxml=report/junit.xml",
-                    work.tests,
+                    *work.tests,
                 ],
                 cwd="project",
                 env={"PYTHONPATH": work.python_path, "PYTHONDONTWRITEBYTECODE": "1"},

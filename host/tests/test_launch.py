@@ -71,7 +71,7 @@ async def test_a_worker_has_a_session_of_its_own_and_three_descriptors() -> None
     """S14, evanw/esbuild#2727: a worker kept a stream that it had inherited."""
     read, write = os.pipe()
     os.set_inheritable(write, True)
-    process = start("sh", "-c", "ls -l /proc/self/fd; echo $$; ps -o sid= -p $$; pwd")
+    process = start("sh", "-c", "ls -l /proc/self/fd; echo $$; cut -d' ' -f6 /proc/$$/stat; pwd")
     text = await asyncio.to_thread(read_all, process)
     await process.exited
     assert f"pipe:[{os.stat(write).st_ino}]" not in text

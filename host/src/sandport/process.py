@@ -135,6 +135,9 @@ class Process:
 
         A consumer that is slow slows the process down; iterated output is not kept for the outcome. What comes after
         an iteration was left is kept for it again, once `wait` is called.
+
+        Raises:
+            SandportError: The output was cut, as by a crash of the worker: what came was not all.
         """
         self._iterations += 1
         try:
@@ -143,6 +146,8 @@ class Process:
                     yield piece
                 finally:
                     self._lane.taken(piece[0], len(piece[1]))  # also where the iteration ends with this piece
+            if self._call is not None and self._call.future.done() and not self._call.future.cancelled():
+                self._call.future.result()  # an end of the iteration is an end of the output, or raises
         finally:
             self._iterations -= 1
             self._keep_unless_iterated()

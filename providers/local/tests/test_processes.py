@@ -245,12 +245,13 @@ async def test_a_terminal_has_its_size_before_the_program_starts(lease: Lease) -
 
 
 async def test_a_terminal_controls_the_session_and_carries_all_three_streams(lease: Lease) -> None:
-    text = "tty; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo all >&2; ps -o tty= -p $$ >/dev/tty"
+    # The seventh field is the number of the controlling terminal: 136 for /dev/pts, and which one.
+    text = "tty; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo all >&2; cut -d' ' -f7 /proc/$$/stat >/dev/tty"
     await lease.spawn("p", "sh", "-c", text, pty=types.PtySize(columns=80, rows=24))
     request = lease.wait("p")
     assert (await request.result()).exit_code == 0
-    tty, every, ps = request.data("pty").decode().split()
-    assert (tty, every) == (f"/dev/{ps}", "all")
+    tty, every, number = request.data("pty").decode().split()
+    assert (tty, every) == (f"/dev/pts/{int(number) - (136 << 8)}", "all")
 
 
 async def test_a_terminal_is_resized_while_the_program_runs(lease: Lease) -> None:
