@@ -24,6 +24,9 @@ from .times import Times, measure
 
 _AT_ONCE = 2
 _SEED = 1
+_RACES = 3
+"""Some faults are races (a frame lost where the pipe is full just then): a mutant that lived gets so many more runs in
+which to fail. Nothing of the kind holds for a sound worker, which must pass at once."""
 _SHORT = 0.1
 _NO_VENDOR_S = 15.0
 """The broken workers' sandboxes are directories."""
@@ -154,6 +157,15 @@ def _meet(mutant: Mutant, *, full: bool, times: Times) -> Row:
     if full:
         level = max(check.level for name in mutant.killed_by for check in find(name))
         met = tuple(check.id for check in select(level=level))
+    row = _meet_once(mutant, met, wanted, times)
+    for _ in range(_RACES):
+        if set(wanted) <= set(row.killed_by) or row.problems:
+            break
+        row = _meet_once(mutant, met, wanted, times)
+    return row
+
+
+def _meet_once(mutant: Mutant, met: tuple[str, ...], wanted: tuple[str, ...], times: Times) -> Row:
     report = judge(mutant.command, only=met, seed=_SEED, times=times)
     problems = [f"a fault of the kit in {fault.check}: {fault.traceback}" for fault in report.faults]
     if report.not_started:
