@@ -322,8 +322,13 @@ class Worker:
             raise Failure("NotInitialized", f"{method:.60} before the hello was done")
         elif method not in METHODS:
             raise Failure("MethodNotFound", f"{method:.60} is not one of supportedMethods")
-        elif len(self.open) >= self.limits["inFlight"]:
+        elif self.is_full():
             raise Failure("Overloaded", f"{len(self.open)} requests are open (limits.inFlight)", retry="later")
+
+    def is_full(self) -> bool:
+        """Whether no more calls may be open (CALL-4)."""
+        with self.lock:  # an answer that the host has read already may still be on its way out of the table
+            return len(self.open) >= self.limits["inFlight"]
 
     def take_notification(self, method: str, params: Any) -> None:
         """Act on a notification; it is never answered, and one that we do not know is none of our business."""
@@ -388,7 +393,11 @@ class Worker:
     def refuse(self, request_id: int | str | None, failure: Failure, call: Call | None = None) -> None:
         """Send an error."""
         error = {"code": CODES[failure.condition], "message": str(failure), "data": failure.data}
-        self.settle(encode({"jsonrpc": "2.0", "id": request_id, "error": error}), call)
+        frame = encode({"jsonrpc": "2.0", "id": request_id, "error": error})
+        if len(frame) - 1 > self.limits["frameBytes"] and "partial" in failure.data:  # ERR-8
+            error["data"] = {name: value for name, value in failure.data.items() if name != "partial"}
+            frame = encode({"jsonrpc": "2.0", "id": request_id, "error": error})
+        self.settle(frame, call)
 
     def settle(self, frame: bytes, call: Call | None) -> None:
         """Put an answer and forget its call, in one step: a pong must not fall between (PING-3)."""

@@ -268,7 +268,9 @@ class Healthy:
                 raise Refusal("NotInitialized", f"{method:.60} before the hello was done")
             if method not in self.methods:
                 raise Refusal("MethodNotFound", f"{method:.60} is not one of supportedMethods")
-            if len(self.open) >= self.limits["inFlight"]:
+            with self.lock:  # an answer that the host has read may still be on its way out of the table
+                full = len(self.open) >= self.limits["inFlight"]
+            if full:
                 raise Refusal("Overloaded", "too many requests in flight (limits.inFlight)", retry="later")
         rule = schema.protocol()["methods"].get(method, {}).get("params", {"type": "object"})
         if faults := schema.faults(params, rule, schema.protocol(), "params"):
