@@ -146,16 +146,20 @@ async def test_what_was_withheld_is_named_with_the_line_that_grants_it(open_host
     assert "withheld" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("way", "said"),
-    [
-        ("lacks a method", "the scripted worker does not serve listLeases"),
-        ("lacks half a group", "serves a part of the group process and lacks writeProcess, signalProcess"),
-    ],
-)
-async def test_a_method_that_is_missing_is_named_at_the_start(open_host: OpenHost, way: str, said: str) -> None:
-    error = await start_failure(open_host, worker("greets_wrongly", way))
-    assert said in str(error)
+async def test_a_method_that_is_missing_is_named_at_the_start(open_host: OpenHost) -> None:
+    error = await start_failure(open_host, worker("greets_wrongly", "lacks a method"))
+    assert "the scripted worker does not serve listLeases" in str(error)
+
+
+async def test_a_group_that_is_served_in_part_is_named_and_done_without(open_host: OpenHost, records: Records) -> None:
+    async with open_host(scripted=worker("greets_wrongly", "lacks half a group")) as host:
+        facts = await host.describe("scripted")
+        assert "startProcess" in facts.hello.supported_methods
+        current = host._supervisor("scripted").current
+        assert current is not None
+        assert current.groups == frozenset()
+    (said,) = records.texts("warning")
+    assert said.endswith("a part of it and lacks writeProcess, signalProcess")
 
 
 async def test_a_worker_without_the_optional_methods_serves_and_nothing_is_said_of_it(

@@ -296,7 +296,7 @@ class Sandbox:
         self, line: CommandLine, *, stdin: bool, pty: PtySize | None, captures: dict[StreamName, Capture]
     ) -> AsyncIterator[Process]:
         worker = await self._worker()
-        if "startProcess" not in worker.hello.supported_methods or "process" in self.lease.without:
+        if "process" not in worker.groups or "process" in self.lease.without:
             raise NotSupported(f"provider {self.provider} has no processes (startProcess); execute() is what it has")
         async with self._places, self._running(line, stdin=stdin, pty=pty, captures=captures) as process:
             yield process

@@ -16,6 +16,7 @@ from sandport.host import Host
 from sandport.outcome import Outcome
 from sandport.sandbox import INLINE_STDIN_BYTES, Sandbox
 from sandport.sync.result import SyncProgress, SyncResult
+from sandport_protocol.capabilities import effective_groups
 
 from .application import Settings
 from .failures import OutputFailed, failure_of
@@ -96,7 +97,7 @@ class _Run:
         report.ids.sandbox = sandbox.id
         report.notes += sandbox.lease.notes
         self._tell(f"sandbox {sandbox.id} created", "acquire")
-        self._can_feed = "startProcess" in facts.hello.supported_methods and "process" not in sandbox.lease.without
+        self._can_feed = "process" in effective_groups(facts.hello.supported_methods, sandbox.lease.without)
         try:
             await self._work(sandbox)
         except Exception as error:  # noqa: BLE001 - as above; what follows is the release

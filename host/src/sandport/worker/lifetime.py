@@ -33,7 +33,7 @@ from sandport.errors import (
 )
 from sandport.log import Log
 from sandport.numbers import Timing
-from sandport_protocol.capabilities import incomplete_groups, missing_mandatory
+from sandport_protocol.capabilities import effective_groups, incomplete_groups, missing_mandatory
 from sandport_protocol.limits import Limits
 from sandport_protocol.methods import METHODS
 from sandport_protocol.v1 import InitializeParams, InitializeResult, ShutdownParams
@@ -159,14 +159,13 @@ class Worker:
         self.phase = "serving"
 
     def _check_methods(self, hello: InitializeResult) -> None:
-        """Ability is declared at the start: what is missing is one named error here, never a surprise in the middle."""
-        lacks = []
+        """Ability is declared at the start: what is missing is named here, never a surprise in the middle."""
         if absent := missing_mandatory(hello.supported_methods):
-            lacks.append(f"does not serve {', '.join(absent)}")
+            lacks = ", ".join(absent)
+            raise ProtocolViolation(f"the {hello.provider.name} worker does not serve {lacks}", dispatched="no")
         for group, missing in incomplete_groups(hello.supported_methods).items():
-            lacks.append(f"serves a part of the group {group} and lacks {', '.join(missing)}")
-        if lacks:
-            raise ProtocolViolation(f"the {hello.provider.name} worker {'; it '.join(lacks)}", dispatched="no")
+            lacks = ", ".join(missing)
+            self._log("warning", f"the group {group} is not used: the worker serves a part of it and lacks {lacks}")
 
     def _start_message(self, what: str, environ: Mapping[str, str]) -> str:
         text = what if what.startswith("the ") else f"the {self.provider} worker {what}"
@@ -180,6 +179,11 @@ class Worker:
                 text += f"; withheld from it: {', '.join(missing)} (grant with env = [{names}] in "
                 text += f"[providers.{self.provider}])"
         return text
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """The optional groups that it serves whole; a part of one counts for nothing."""
+        return effective_groups(self.hello.supported_methods)
 
     # -------------------------------------------------------------- life
 
