@@ -50,7 +50,11 @@ def held(lab: Lab, sandbox: Sandbox, *, request_id: Id | None = None, **members:
         sandbox: Where it runs.
         request_id: The id of its `execute`; a new one where None.
         **members: Further members of its params.
+
+    Raises:
+        NotApplicable: The sandbox takes one command at a time, so that none could let it go.
     """
+    need_room(sandbox, 2)
     gate = Held(lab, sandbox, request_id, members)
     try:
         yield gate

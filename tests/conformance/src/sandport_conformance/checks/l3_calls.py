@@ -232,10 +232,13 @@ def repeatable_methods_succeed_again(lab: Lab) -> None:
 
 def _steady(result: Json) -> Json:
     """A result without what may change from one call to the next."""
+
+    def steady(lease: Json) -> Json:
+        return {name: value for name, value in lease.items() if name != "expiresAtMs"}
+
     lease = result.get("lease")
-    if isinstance(lease, dict):
-        lease = {name: value for name, value in lease.items() if name != "expiresAtMs"}
-    return {**result, "lease": lease, "processesLost": None}
+    leases = [steady(each) for each in result.get("leases", [])]
+    return {**result, "lease": lease and steady(lease), "leases": leases, "processesLost": None}
 
 
 @check(

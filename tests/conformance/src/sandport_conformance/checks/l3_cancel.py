@@ -128,7 +128,9 @@ def a_cancel_overtakes_work(lab: Lab) -> None:
     with held(lab, sandbox) as other:
         stalled = sandbox.start(flood, live=True)
         _wait_output(lab, stalled)
-        deaf = sandbox.start(lab.command("sleep", seconds=_SECONDS), stdin=bytes(4 << 20))
+        deaf = sandbox.start(
+            lab.command("sleep", seconds=_SECONDS), stdin=bytes(min(4 << 20, lab.facts.limits["frameBytes"] // 2))
+        )
         for call in (deaf, stalled):
             worker.cancel(call)
             worker.answer(call, timeout_s=lab.times.answer_s)
@@ -148,6 +150,7 @@ def a_cancel_overtakes_work(lab: Lab) -> None:
 def a_cancelled_command_is_dead(lab: Lab) -> None:
     """When the cancel of a command is answered, it and its child are dead."""
     worker, sandbox = lab.worker, lab.sandbox
+    need_room(sandbox, 2)
     for live in (False, True):
         name = f"ids-{worker.next_id()}"
         call = sandbox.start(lab.command("note_ids", name=name, text="up", seconds=_SECONDS), live=live)

@@ -20,6 +20,7 @@ from sandport_conformance.schema import Json
 from sandport_conformance.session import Session
 
 from .claims import dispatched
+from .gates import need_room
 
 _SECONDS = 300
 """How long a command sleeps that is cancelled."""
@@ -233,6 +234,7 @@ def every_message_says_something(lab: Lab) -> None:
 def _interrupted(lab: Lab, sandbox: Sandbox, text: str, **members: object) -> Message:
     """The answer to a command that was cancelled after it had written a text."""
     session = sandbox.session
+    need_room(sandbox, 2)
     name = f"ids-{session.next_id()}"
     call = sandbox.start(lab.command("note_ids", name=name, text=text, seconds=_SECONDS), **members)
     sandbox.execute(lab.command("wait_for_file", name=name, text="it wrote"))

@@ -13,6 +13,7 @@ from sandport_conformance.sandbox import Sandbox, output_of
 from sandport_conformance.schema import Json
 
 from .claims import expect_no_effect
+from .gates import need_room
 from .leases import attach, listed, pages, path_of
 
 _SHAPES = ("", "sp", "sp{25}", "sp{27}", "SP{26}", "sq{26}", "sp../../{20}", "sp{25}1", "sp{25}A", "sp{26}\n", "{26}sp")
@@ -199,6 +200,7 @@ def a_destroyed_sandbox_is_gone(lab: Lab) -> None:
     """A destroy ends what runs, the files and the lease, is answered then, and answers `gone` when it is repeated."""
     session = lab.spawn()
     sandbox = lab.new_sandbox(session)
+    need_room(sandbox, 2)
     seconds = lab.random.randrange(100_000, 999_999)
     call = sandbox.start(lab.command("note_ids", name="ids", text="up", seconds=seconds), live=True)
     sandbox.execute(lab.command("wait_for_file", name="ids", text="it runs"))
