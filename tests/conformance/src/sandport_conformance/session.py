@@ -131,7 +131,7 @@ class Session:
             ended = f"ended with {cause}" if cause else "closed its stdout"
             raise WorkerGone(f"the worker {ended} instead of sending {what}{': ' + tail if tail else ''}")
         strange = [m for m in self.messages[after:] if m.kind == "answer" and not self._asked(m.body.get("id"))]
-        hint = f"; an answer came to id {strange[-1].body.get('id')!r:.60}, which is not open" if strange else ""
+        hint = f"; an answer came to id {strange[-1].body.get('id')!r:.60} instead" if strange else ""
         raise TimedOut(f"no {what} within {timeout_s:.1f} s{hint}")
 
     def _asked(self, request_id: object) -> bool:
