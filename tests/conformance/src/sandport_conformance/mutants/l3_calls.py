@@ -305,8 +305,14 @@ class IgnoresTerminals(Leases):
         return super().start_process(call)
 
 
-@mutant("CAP-2/pty")
-class StartsWithPipes(Healthy):
+class WithoutTerminals(Healthy):
+    """A sound worker that declares no terminals."""
+
+    capabilities = {**Healthy.capabilities, "pty": False}  # noqa: RUF012 - read only
+
+
+@mutant("CAP-2/pty", made_from=WithoutTerminals)
+class StartsWithPipes(WithoutTerminals):
     """Starts a process that wants a terminal with pipes."""
 
     leases_class = IgnoresTerminals
