@@ -283,13 +283,22 @@ class WorkerProcess:
             self._drainer.start()
 
     def _drain_stderr(self) -> None:
-        while data := os.read(self._err.fileno(), _PIECE_BYTES):
-            data, self._filling_bytes = data[self._filling_bytes :], max(0, self._filling_bytes - len(data))
-            with self._stderr_lock:
-                self.stderr_bytes += len(data)
-                self._stderr.append(data)
-                while sum(map(len, self._stderr)) - len(self._stderr[0]) > _STDERR_BYTES + self._masker.longest:
-                    self._stderr.popleft()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._err, selectors.EVENT_READ)
+            while selector.select():
+                # Under the lock, so that what is no longer in the pipe is kept for whoever asks.
+                with self._stderr_lock:
+                    data = os.read(self._err.fileno(), _PIECE_BYTES)
+                    if not data:
+                        return
+                    self._keep_stderr(data)
+
+    def _keep_stderr(self, data: bytes) -> None:
+        data, self._filling_bytes = data[self._filling_bytes :], max(0, self._filling_bytes - len(data))
+        self.stderr_bytes += len(data)
+        self._stderr.append(data)
+        while sum(map(len, self._stderr)) - len(self._stderr[0]) > _STDERR_BYTES + self._masker.longest:
+            self._stderr.popleft()
 
     def drained(self, timeout_s: float) -> None:
         """Wait until every holder of its stderr has closed it, or the time is over."""
@@ -297,10 +306,14 @@ class WorkerProcess:
             self._drainer.join(timeout_s)
 
     def stderr_text(self) -> str:
-        """The end of what came on stderr, secrets masked."""
-        with self._stderr_lock:
-            kept = self._masker.octets(b"".join(self._stderr))
-        return kept[-_STDERR_BYTES:].decode("utf-8", "backslashreplace")
+        """The end of what was written to stderr until now, secrets masked."""
+        deadline = time.monotonic() + _DRAIN_S
+        while True:
+            with self._stderr_lock:
+                if not self._drainer.is_alive() or not _bytes_in(self._err) or time.monotonic() > deadline:
+                    kept = self._masker.octets(b"".join(self._stderr))
+                    return kept[-_STDERR_BYTES:].decode("utf-8", "backslashreplace")
+            time.sleep(_LOOK_S)
 
     # -------------------------------------------------------------- end
 
