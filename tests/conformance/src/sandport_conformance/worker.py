@@ -7,15 +7,11 @@ does not call it.
 
 from __future__ import annotations
 
-import array
-import contextlib
 import fcntl
 import os
 import selectors
 import signal
 import subprocess
-import termios
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +22,9 @@ from .masking import Masker
 from .outcomes import Failed, NotStarted, TimedOut, WorkerGone
 from .processes import ExitCause, Identity, Survivor
 from .transcript import Transcript
+from .worker_log import WorkerLog, bytes_in, full_pipe
 
 _PIECE_BYTES = 1 << 16
-_STDERR_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 28
 _TICK_S = 0.02
 """How often the end of a process is looked for, where the machine cannot tell it."""
@@ -72,7 +68,7 @@ class WorkerProcess:
         self.token = token
         self.transcript = Transcript(masker)
         self._masker = masker
-        full_pipe, self._filling_bytes = _full_pipe() if full_stderr else (None, 0)
+        full, filling_bytes = full_pipe() if full_stderr else (None, 0)
         try:
             self._popen = subprocess.Popen(
                 command,
@@ -80,21 +76,22 @@ class WorkerProcess:
                 env=dict(environ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE if full_pipe is None else full_pipe[1],
+                stderr=subprocess.PIPE if full is None else full[1],
                 start_new_session=True,
                 bufsize=0,
             )
         except (OSError, ValueError) as error:
-            if full_pipe is not None:
-                full_pipe[0].close()
+            if full is not None:
+                full[0].close()
             raise NotStarted(f"{command[0]!r} cannot be run: {error}") from error
         finally:
-            if full_pipe is not None:
-                full_pipe[1].close()
+            if full is not None:
+                full[1].close()
         self.pid = self._popen.pid
         self._identity = Identity.of(self.pid, token)
-        err = self._popen.stderr if full_pipe is None else full_pipe[0]
-        self._in, self._out, self._err = map(_there, (self._popen.stdin, self._popen.stdout, err))
+        err = self._popen.stderr if full is None else full[0]
+        self._in, self._out, log = map(_there, (self._popen.stdin, self._popen.stdout, err))
+        self.log = WorkerLog(log, masker, filling_bytes=filling_bytes)
         os.set_blocking(self._in.fileno(), False)
         os.set_blocking(self._out.fileno(), False)
         self._exit: ExitCause | None = None
@@ -108,13 +105,8 @@ class WorkerProcess:
         self.sent_bytes = 0
         self.received_bytes = 0
         self._peak_bytes = 0
-        self._stderr: deque[bytes] = deque()
-        self._stderr_lock = threading.Lock()
-        self.stderr_bytes = 0
-        """Everything that came on stderr, kept or not."""
-        self._drainer = threading.Thread(target=self._drain_stderr, name=f"stderr of {self.pid}", daemon=True)
         if not full_stderr:
-            self._drainer.start()
+            self.log.begin()
 
     # -------------------------------------------------------------- bytes
 
@@ -182,12 +174,12 @@ class WorkerProcess:
         """Whether little more finds room in the worker's stdout than what is there already."""
         command = getattr(fcntl, "F_GETPIPE_SZ", None)
         capacity = _PIPE_BYTES if command is None else fcntl.fcntl(self._out.fileno(), command)
-        return _bytes_in(self._out) > capacity * 3 // 4
+        return bytes_in(self._out) > capacity * 3 // 4
 
     def wait_taken(self, *, timeout_s: float) -> None:
         """Wait until the worker has taken every byte out of its stdin; at once where the machine cannot tell."""
         deadline = time.monotonic() + timeout_s
-        while _bytes_in(self._in) and time.monotonic() < deadline:
+        while bytes_in(self._in) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
 
     def pump(self, until: Callable[[], object], *, timeout_s: float) -> bool:
@@ -278,42 +270,22 @@ class WorkerProcess:
 
     def drain_stderr(self) -> None:
         """Begin to read a stderr that was full from the start."""
-        if self._drainer.ident is None:
+        if not self.log.begun:
             self.transcript.note("stderr is read from here on")
-            self._drainer.start()
-
-    def _drain_stderr(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._err, selectors.EVENT_READ)
-            while selector.select():
-                # Under the lock, so that what is no longer in the pipe is kept for whoever asks.
-                with self._stderr_lock:
-                    data = os.read(self._err.fileno(), _PIECE_BYTES)
-                    if not data:
-                        return
-                    self._keep_stderr(data)
-
-    def _keep_stderr(self, data: bytes) -> None:
-        data, self._filling_bytes = data[self._filling_bytes :], max(0, self._filling_bytes - len(data))
-        self.stderr_bytes += len(data)
-        self._stderr.append(data)
-        while sum(map(len, self._stderr)) - len(self._stderr[0]) > _STDERR_BYTES + self._masker.longest:
-            self._stderr.popleft()
+            self.log.begin()
 
     def drained(self, timeout_s: float) -> None:
         """Wait until every holder of its stderr has closed it, or the time is over."""
-        if self._drainer.ident is not None:
-            self._drainer.join(timeout_s)
+        self.log.wait_end(timeout_s)
+
+    @property
+    def stderr_bytes(self) -> int:
+        """Everything that came on stderr, kept or not."""
+        return self.log.total_bytes
 
     def stderr_text(self) -> str:
         """The end of what was written to stderr until now, secrets masked."""
-        deadline = time.monotonic() + _DRAIN_S
-        while True:
-            with self._stderr_lock:
-                if not self._drainer.is_alive() or not _bytes_in(self._err) or time.monotonic() > deadline:
-                    kept = self._masker.octets(b"".join(self._stderr))
-                    return kept[-_STDERR_BYTES:].decode("utf-8", "backslashreplace")
-            time.sleep(_LOOK_S)
+        return self.log.text()
 
     # -------------------------------------------------------------- end
 
@@ -403,11 +375,9 @@ class WorkerProcess:
         self.wait_survivors(grace_s)
         killed = processes.kill_survivors(self._identity)
         # Once all holders are dead stderr ends, and the thread with it; a holder outside our reach must not hang us.
-        self._drainer.join(_DRAIN_S)
+        self.log.close(_DRAIN_S)
         self._out.close()
         self.out_ended = True
-        if not self._drainer.is_alive():
-            self._err.close()
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
@@ -418,23 +388,3 @@ class WorkerProcess:
         tail = self.stderr_text().strip()[-300:]
         ended = f" and ended with {cause}" if cause else ""
         return f"the worker {what}{ended}{': ' + tail if tail else ''}"
-
-
-def _bytes_in(pipe: IO[bytes]) -> int:
-    """How much was written into a pipe and not read yet; 0 where the machine cannot tell."""
-    left = array.array("i", [0])
-    fcntl.ioctl(pipe.fileno(), termios.FIONREAD, left)
-    return left[0]
-
-
-def _full_pipe() -> tuple[tuple[IO[bytes], IO[bytes]], int]:
-    """A pipe without room, its reading end first, and how many bytes are in it."""
-    read_end, write_end = os.pipe()
-    os.set_blocking(write_end, False)
-    filled = 0
-    for size in (_PIECE_BYTES, 1):
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                filled += os.write(write_end, b"\n" * size)
-    os.set_blocking(write_end, True)
-    return (os.fdopen(read_end, "rb", 0), os.fdopen(write_end, "wb", 0)), filled
