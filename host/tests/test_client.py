@@ -1,6 +1,9 @@
 """The client of one connection, its worker's answers written by hand: order, slots, cancels, lost answers."""
 
 import asyncio
+import gc
+import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from sandport.errors import (
     WorkerCrashed,
     WorkerWedged,
 )
+from sandport.lane import OutputLane
 from sandport.worker.client import OpenCall, OutputSink
 from sandport.worker.report import CrashReport, Kind
 from sandport_protocol.codec import encode
@@ -402,6 +406,43 @@ async def test_output_that_cannot_be_stored_ends_its_call_and_no_other() -> None
     wire.answer(other.id, {})
     await other.future
     assert wire.fatal == []
+
+
+async def test_an_ended_call_lets_go_of_its_output_at_once() -> None:
+    """Lane and call hold each other, and a host that runs for days kept the output of every command."""
+    wire = await Wire().greet()
+
+    async def one() -> weakref.ref[OutputLane]:
+        lane = OutputLane(("stdout",), 1024, take=lambda stream, data: None)
+        call = await begin(wire, sink=lane)
+        lane.bind(partial(wire.client.give_credit, call))
+        wire.answer(call.id, {})
+        await call.future
+        return weakref.ref(lane)
+
+    gc.disable()
+    try:
+        lane = await one()
+        await turn()
+        assert lane() is None
+    finally:
+        gc.enable()
+
+
+async def test_a_failed_call_can_be_collected() -> None:
+    """Its error holds the frames that it went through, and one of them the call."""
+    wire = await Wire().greet()
+
+    async def one() -> weakref.ref[asyncio.Future[Raw]]:
+        call = await begin(wire)
+        wire.refuse(call.id, -32603)
+        await failure_of(call)
+        return weakref.ref(call.future)
+
+    future = await one()
+    await turn()
+    gc.collect()
+    assert future() is None
 
 
 async def test_a_fault_in_the_reader_ends_the_worker_and_with_it_every_call() -> None:

@@ -76,8 +76,10 @@ class OutputSink(Protocol):
         """Take a piece; answer the rule that it breaks, if it breaks one."""
 
 
-class OpenCall(Struct, gc=False):
+class OpenCall(Struct):
     """One call that was sent."""
+
+    # Known to the garbage collector: a failed call is in a cycle, over its future's traceback to its caller's frame.
 
     id: int
     method: str
@@ -421,6 +423,8 @@ class WorkerClient(asyncio.Protocol):
         if call.timer is not None:
             call.timer.cancel()
             call.timer = None
+        # The sink gives credit through the call: while each holds the other, the output that it kept stays in memory.
+        call.sink = call.on_progress = None
         if call.slotted and event.id not in self._told:
             self._slots.free()
         future = call.future
