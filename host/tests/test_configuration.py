@@ -228,3 +228,11 @@ def test_an_unknown_environment_is_answered_with_the_nearest(tmp_path: Path) -> 
         loaded.environment("stagin")
     with pytest.raises(EnvironmentUnknown, match=r"no sandport\.toml was found"):
         Configuration().environment("x")
+
+
+def test_a_current_folder_that_was_deleted_has_no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert load(environ={"HOME": str(tmp_path)}) == Configuration()

@@ -161,3 +161,9 @@ def test_a_name_that_would_leave_the_home_is_refused(tmp_path: Path, name: str) 
     home = Home.open(tmp_path / "h")
     with pytest.raises(ValueError, match="not a provider's name"):
         home.state_dir(name)
+
+
+def test_a_name_that_no_worker_could_be_told_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HomeUnusable, match="not UTF-8"):
+        Home.open(tmp_path / "h\udcff")
+    assert list(tmp_path.iterdir()) == []

@@ -30,6 +30,13 @@ def test_a_cloned_repository_may_define_environments(sandport: Command) -> None:
     assert (done.code, done.out) == (0, b"1\n")
 
 
+@pytest.mark.parametrize("words", ["run -q -- echo local", "providers"])
+def test_a_current_folder_that_was_deleted_is_no_hindrance(sandport: Command, words: str) -> None:
+    done = sandport.shell(f"mkdir gone && cd gone && rmdir ../gone && exec sandport {words}")
+    assert (done.code, done.err) == (0, "")
+    assert b"local" in done.out
+
+
 def test_modules_in_the_current_folder_are_not_imported(sandport: Command) -> None:
     trace = sandport.folder / "trace"
     for name in ("click", "anyio", "msgspec", "asyncio", "sandport", "sandport_sdk", "sandport_provider_local", "site"):

@@ -149,7 +149,12 @@ def load(
         trusted = _whole(table, own)
     else:
         trusted = Configuration()
-    return _with_found(trusted, Path(cwd or os.curdir).absolute() / FILE_NAME)
+    try:
+        current = Path(cwd or os.curdir).absolute()
+    except FileNotFoundError:
+        # The current folder was deleted: there is no file in it.
+        return trusted
+    return _with_found(trusted, current / FILE_NAME)
 
 
 def _trusted(path: Path, origin: str) -> Configuration:
@@ -379,6 +384,8 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
         parts = [part.strip() for part in key.split(".")]
         if not equals or not all(parts):
             raise ConfigurationInvalid(f"-c {pair}: expected KEY=VALUE, as in -c network=true or -c limits.memory=512")
+        if not _is_text(pair):
+            raise ConfigurationInvalid(f"-c {pair}: is not UTF-8")
         table = config
         for depth, part in enumerate(parts[:-1], start=1):
             inner = table.setdefault(part, {})
@@ -398,6 +405,15 @@ def overridden(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
         below = merged.get(key)
         merged[key] = overridden(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
+
+
+def _is_text(argument: str) -> bool:
+    # Bytes of an argument that were not UTF-8 stand in it as surrogates.
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _scalar(text: str) -> Any:

@@ -148,7 +148,10 @@ def import_folders() -> tuple[str, ...]:
     The current folder is none of them: a worker is started with `-P` from `/`, so that a cloned repository adds no
     provider by lying there.
     """
-    here = os.path.realpath(os.curdir)
+    try:
+        here: str | None = os.path.realpath(os.curdir)
+    except FileNotFoundError:
+        here = None  # the current folder was deleted: no path leads to it
     installed = {*site.getsitepackages(), site.getusersitepackages()}
     folders = (path for path in sys.path if os.path.isabs(path))
     return tuple(dict.fromkeys(p for p in folders if p in installed or os.path.realpath(p) != here))

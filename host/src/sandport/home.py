@@ -56,6 +56,7 @@ class Home(Struct, frozen=True, kw_only=True):
                 file system refuses.
         """
         root = Path(path).absolute() if path is not None else home_path(os.environ if environ is None else environ)
+        _check_name(root)
         try:
             _make_private(root)
             _check_version(_settled(root, "version", str(VERSION)), root)
@@ -134,6 +135,16 @@ def _make_private(root: Path) -> None:
             "set SANDPORT_HOME to a new folder"
         )
     root.chmod(0o700)
+
+
+def _check_name(root: Path) -> None:
+    # Workers are told where their state is, in JSON.
+    try:
+        str(root).encode()
+    except UnicodeEncodeError:
+        raise HomeUnusable(
+            f"{root}: its name is not UTF-8; Sandport keeps its state there\nset SANDPORT_HOME to another folder"
+        ) from None
 
 
 def _check_version(text: str, root: Path) -> None:

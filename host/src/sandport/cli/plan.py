@@ -135,7 +135,9 @@ def _seconds(option: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value <= _LONGEST_S:
+    if value > _LONGEST_S:
+        raise UsageError(f"{option} {text}: expected at most {_LONGEST_S:.0f} seconds, which are ten years")
+    if not value > 0:
         raise UsageError(f"{option} {text}: expected a number of seconds above 0, as in {option} 90")
     return value
 
