@@ -20,7 +20,7 @@ from sandport.errors import (
     WorkerWedged,
 )
 from sandport.lane import OutputLane
-from sandport.worker.client import OpenCall, OutputSink
+from sandport.worker.open_call import OpenCall, OutputSink
 from sandport.worker.report import CrashReport, Kind
 from sandport_protocol.codec import encode
 from sandport_protocol.limits import Limits

@@ -7,8 +7,8 @@ import pytest
 
 from host.tests.wire import Wire
 from sandport.errors import DeadlineExceeded
-from sandport.worker.client import OpenCall
 from sandport.worker.deadlines import Deadlines
+from sandport.worker.open_call import OpenCall
 from sandport_protocol.limits import Limits
 from sandport_protocol.methods import METHODS
 from sandport_protocol.v1 import ProbeParams

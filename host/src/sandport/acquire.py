@@ -32,8 +32,9 @@ from .lease_request import LeaseRequest
 from .log import Log
 from .numbers import Timing
 from .sandbox import Sandbox, Workers
-from .worker.client import OpenCall, WorkerClient
+from .worker.client import WorkerClient
 from .worker.lifetime import Worker
+from .worker.open_call import OpenCall
 
 
 async def acquire(request: LeaseRequest, workers: Workers, *, timing: Timing, log: Log) -> Sandbox:

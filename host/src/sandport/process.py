@@ -28,7 +28,8 @@ from .errors import SandportError
 from .lane import OutputLane
 from .outcome import Outcome
 from .verdict import outcome_of, with_partial
-from .worker.client import OpenCall, WorkerClient
+from .worker.client import WorkerClient
+from .worker.open_call import OpenCall
 
 if TYPE_CHECKING:
     from .numbers import Timing

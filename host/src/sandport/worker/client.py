@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -55,6 +55,7 @@ from sandport_protocol.v1 import (
 )
 
 from .deadlines import Deadlines
+from .open_call import OpenCall, OutputSink
 from .outgoing import Outgoing
 from .report import CrashReport
 from .slots import Slots
@@ -67,32 +68,6 @@ _VIOLATIONS = 100
 """A worker that breaks the wire with every line must not flood the log too."""
 _STALL_S = 1.0
 """After a ping's time is over, what came in meanwhile is still read for so long: this process may have been stopped."""
-
-
-class OutputSink(Protocol):
-    """Where the live output of one call goes; called from the reader, so it must be quick and never wait."""
-
-    def feed(self, piece: OutputParams) -> str | None:
-        """Take a piece; answer the rule that it breaks, if it breaks one."""
-
-
-class OpenCall(Struct):
-    """One call that was sent."""
-
-    # Known to the garbage collector: a failed call is in a cycle, over its future's traceback to its caller's frame.
-
-    id: int
-    method: str
-    params: Any
-    future: asyncio.Future[Raw]
-    sink: OutputSink | None = None
-    on_progress: Callable[[ProgressParams], None] | None = None
-    due: float = math.inf
-    """The loop's time of its deadline; infinite where it has none, or has been cancelled."""
-    timer: asyncio.TimerHandle | None = None
-    """After a cancel: the end of the grace, then of the patience with a worker that does not answer it."""
-    slotted: bool = False
-    """It holds one of the slots in flight, until the worker has answered."""
 
 
 class WorkerClient(asyncio.Protocol):
