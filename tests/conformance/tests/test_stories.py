@@ -96,8 +96,9 @@ def test_a_failure_shows_the_workers_of_its_own_story(lab: Lab) -> None:
     def is_silent(stage: Stage) -> Session:
         return stage.spawn(greet=False)
 
+    sessions = []
     for story in (speaks, is_silent):
-        session = tell(lab, tale, story)
-        assert lab.used == [session]
+        sessions.append(tell(lab, tale, story))
+        assert lab.used == [sessions[-1]]
     lab.release()
-    assert not session.alive()
+    assert not any(session.alive() for session in sessions)
