@@ -18,8 +18,9 @@ from sandport_conformance.times import Times, measure
 KIT = Path(__file__).resolve().parents[1]
 OURS = (sys.executable, str(KIT / "adapters/sandport_host.py"))
 CARELESS = (sys.executable, str(KIT / "adapters/careless_host.py"))
-KNOWN: dict[str, str] = {}
-"""What Sandport's own host is known to fail, with the reason; an entry that passes must go."""
+SAMPLE = ("FRAME-15/endless", "CRED-6/flood", "CMD-20/low", "PROC-22", "PROC-20/environment")
+"""What the careless host is judged by here, beside every fourth of the others: all of them take minutes, for most of
+what it does wrong is to wait. The whole is one command, which HOSTS.md gives."""
 
 
 def reasons(report: HostReport) -> dict[str, str]:
@@ -31,18 +32,17 @@ def reasons(report: HostReport) -> dict[str, str]:
 @pytest.mark.timeout(900)
 def test_sandports_own_host_does_what_it_should_with_every_worker_that_misbehaves() -> None:
     report = judge_host(OURS, times=measure(2.0))
-    failed = reasons(report)
-    assert {name: reason for name, reason in failed.items() if name not in KNOWN} == {}
-    assert set(KNOWN) <= set(failed), "what is known to fail passes now: take it off the list"
+    assert reasons(report) == {}
     assert {entry.name for entry in report.measured} == set(hostile.BOUNDS)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_careless_host_fails_every_check_but_the_one_that_asks_for_patience() -> None:
-    report = judge_host(CARELESS, times=Times())
+    asked = dict.fromkeys([*SAMPLE, *(check.id for check in every_host_check()[::4])])
+    report = judge_host(CARELESS, only=list(asked), times=Times())
     failed = reasons(report)
-    assert {check.id for check in every_host_check()} - set(failed) <= {"PING-5/busy"}
+    assert set(asked) - set(failed) <= {"PING-5/busy"}
     assert "the host grew by" in failed["FRAME-15/endless"]
     assert "the host grew by" in failed["CRED-6/flood"]
     assert "there should have been an error" in failed["CMD-20/low"]
