@@ -245,7 +245,10 @@ def test_json_is_the_only_thing_on_stdout_and_counts_everything(sandport: Comman
         None,
         False,
     )
-    assert (found["stdout"], found["stderr"]) == ({"bytes": 5, "end": "seen"}, {"bytes": 3, "end": "seen"})
+    assert (found["stdout"], found["stderr"]) == (
+        {"bytes": 5, "dropped": 0, "end": "seen"},
+        {"bytes": 3, "dropped": 0, "end": "seen"},
+    )
     assert found["error"] is None
     assert found["ids"]["provider"] == "local"
     assert found["ids"]["sandbox"].startswith("sp")

@@ -325,3 +325,23 @@ async def test_output_that_a_stalled_consumer_never_took_is_counted_after_a_time
     assert stdout.total_bytes == len(stdout.data) + len(stdout.tail) + stdout.dropped_bytes
     assert stdout.total_bytes > handed_on
     assert stdout.dropped_bytes > 0
+    assert stdout.untaken_bytes > 0
+
+
+async def test_a_consumer_that_never_comes_back_does_not_keep_a_command_beyond_its_time_out(
+    tmp_path: Path, records: Records
+) -> None:
+    impatient = msgspec.structs.replace(QUICK, close_grace_s=0.2, command_margin_s=PATIENCE_S)
+    settings = Configuration(host=HostSettings(timing=impatient))
+
+    async def never(stream: str, data: bytes) -> None:
+        await asyncio.Event().wait()
+
+    async with (
+        Host.open(settings, home=tmp_path / "home", log=records.log) as host,
+        host.lease("local") as sandbox,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        outcome = await sandbox.execute(shell="yes flood", timeout_s=0.3, on_output=never)
+    assert outcome.ended == "timedOut"
+    assert 0 < outcome.stdout.untaken_bytes <= outcome.stdout.dropped_bytes

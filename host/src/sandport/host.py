@@ -189,7 +189,7 @@ class Host:
                 known = self.provider_names()
                 raise ProviderUnknown(
                     f"no provider {provider!r} is installed or configured{nearest(provider, known)}; "
-                    f"there are: {', '.join(known) or 'none'} (pip install sandport-provider-{provider}?)"
+                    f"there are: {', '.join(known) or 'none'}"
                 )
             argv = worker_command(entry)
         return WorkerCommand(provider=provider, argv=argv, granted_env=settings.env)

@@ -130,6 +130,10 @@ class OutputLane:
         """Bytes of this stream that came over the wire."""
         return self._streams[name].received
 
+    def waiting(self, name: StreamName) -> int:
+        """Bytes of this stream that nobody has taken yet."""
+        return sum(len(data) for stream, data in self._pieces if stream == name)
+
     def contradiction(self, result: CommandResult) -> str | None:
         """Why the result cannot be believed, if it cannot: every byte was received, every end was marked."""
         said: dict[StreamName, StreamResult] = {"stdout": result.stdout, "stderr": result.stderr, "pty": result.stdout}

@@ -26,6 +26,8 @@ class Captured(Struct, frozen=True, kw_only=True):
     total_bytes: int = 0
     """Everything that the command wrote, kept or not."""
     dropped_bytes: int = 0
+    untaken_bytes: int = 0
+    """Of the dropped ones: never handed on, because the consumer stalled beyond the command's time-out."""
     end: StreamEnd = "seen"
     """`heldOpen`: something that the command left behind still holds the stream."""
     spilled_to: str | None = None

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import anyio.lowlevel
+import msgspec
 from msgspec import Struct
 
 from sandport_protocol.methods import METHODS
@@ -65,6 +66,8 @@ OUTPUT_LIMIT_BYTES = 8 * 1024 * 1024
 """Kept of each stream unless the caller says otherwise: more than a log that a person reads, less than hurts."""
 INLINE_STDIN_BYTES = 1024 * 1024
 """Input up to so much travels with `execute`; more of it goes through a process's pipe with back-pressure."""
+_LATE_S = 1.0
+"""A command that ended by itself so long after its time-out was not held to it."""
 OnOutput = Callable[[StreamName, bytes], Awaitable[None] | None]
 _STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
 
@@ -194,7 +197,8 @@ class Sandbox:
                 if on_output is None:
                     raw = await call.future
                 else:
-                    raw = await _pumped(call.future, lane, captures, on_output)
+                    patience_s = self._timing.close_grace_s
+                    raw = await _pumped(call.future, lane, captures, on_output, patience_s=patience_s)
             except BaseException as error:
                 if not call.future.done() or call.future.cancelled():
                     # Cancelled, or the consumer of the output failed: the command must not run on.
@@ -211,9 +215,10 @@ class Sandbox:
                     raise with_partial(error, captures) from None
                 raise
             try:
-                return outcome_of(client.result_of(call, raw, ExecuteResult), lane, captures, spilled)
+                outcome = outcome_of(client.result_of(call, raw, ExecuteResult), lane, captures, spilled)
             except ProtocolViolation as error:
                 raise with_partial(error, captures) from None
+            return _held_to(outcome, line)
         raise AssertionError("unreachable: the second attempt returns or raises")
 
     async def _execute_with_pipe(
@@ -540,10 +545,30 @@ async def _hand_on(on_output: OnOutput, captures: dict[StreamName, Capture], str
         await waiting
 
 
+def _held_to(outcome: Outcome, line: CommandLine) -> Outcome:
+    """The outcome, with a note where the provider let the command run on past its time-out."""
+    if line.timeout_ms is None or outcome.ended == "timedOut":
+        return outcome
+    if outcome.duration_s <= line.timeout_ms / 1000 + _LATE_S:
+        return outcome
+    limit_s = line.timeout_ms / 1000
+    note = f"it ran for {outcome.duration_s:.1f} s: the provider does not keep the time-out of {limit_s:g} s"
+    return msgspec.structs.replace(outcome, notes=(*outcome.notes, note))
+
+
 async def _pumped(
-    future: asyncio.Future[Any], lane: OutputLane, captures: dict[StreamName, Capture], on_output: OnOutput
+    future: asyncio.Future[Any],
+    lane: OutputLane,
+    captures: dict[StreamName, Capture],
+    on_output: OnOutput,
+    *,
+    patience_s: float,
 ) -> Any:
-    """The result of a call whose output goes to a consumer; both are done when this returns."""
+    """The result of a call whose output goes to a consumer; both are done when this returns.
+
+    A consumer that stalls is waited for as long as the command itself is; one that stalls beyond a time-out only for
+    `patience_s`: what it did not take is counted as dropped.
+    """
 
     async def pump() -> None:
         while (piece := await lane.next_piece()) is not None:
@@ -556,7 +581,12 @@ async def _pumped(
         if pumping.done() and pumping.exception() is not None:
             pumping.result()
         raw = await future
-        await pumping
+        if b'"timedOut"' in bytes(raw):
+            await asyncio.wait((pumping,), timeout=patience_s)
+        else:
+            await asyncio.wait((pumping,))
+        if pumping.done():
+            pumping.result()
     finally:
         pumping.cancel()
         await asyncio.gather(pumping, return_exceptions=True)

@@ -38,7 +38,12 @@ def outcome_of(
         # What the worker read and could not send (a consumer that stalled beyond a time-out) is counted with the rest;
         # and of iterated output, which was handed on and not kept, the length is what is known.
         total = told.total_bytes + told.dropped_bytes
-        return msgspec.structs.replace(kept, total_bytes=total, dropped_bytes=total - len(kept.data) - len(kept.tail))
+        return msgspec.structs.replace(
+            kept,
+            total_bytes=total,
+            dropped_bytes=total - len(kept.data) - len(kept.tail),
+            untaken_bytes=told.dropped_bytes + lane.waiting(name),
+        )
 
     return Outcome(
         ended=result.ended,

@@ -249,7 +249,9 @@ class _Run:
         if report.tree not in (None, "gone"):
             say(f"that everything which the command started is gone could not be proven ({report.tree})")
         for name, stream in (("stdout", report.stdout), ("stderr", report.stderr)):
-            if stream is not None and stream.end == "heldOpen":
+            if stream is not None and stream.dropped:
+                say(f"{stream.dropped} bytes of {name} were not taken in time and are lost")
+            elif stream is not None and stream.end == "heldOpen":
                 say(f"something that the command left behind held its {name} open; what that wrote later is not shown")
         for note in report.notes:
             say(f"note: {note}")

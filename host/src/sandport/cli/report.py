@@ -26,8 +26,11 @@ class StreamCount(Struct, frozen=True, kw_only=True, rename="camel"):
     """One stream of the program."""
 
     bytes: int = 0
+    """Everything that it wrote, as far as it was read."""
+    dropped: int = 0
+    """Of these, what nobody took before a time-out ended the wait."""
     end: str = "seen"
-    """`heldOpen`: something that the command left behind still holds it."""
+    """`heldOpen`: something that the command left behind still holds it, or its rest was dropped."""
 
 
 class Ids(Struct, kw_only=True, rename="camel"):
@@ -136,7 +139,7 @@ class Report(Struct, kw_only=True, rename="camel"):
 
 
 def _count(captured: Captured) -> StreamCount:
-    return StreamCount(bytes=captured.total_bytes, end=captured.end)
+    return StreamCount(bytes=captured.total_bytes, dropped=captured.untaken_bytes, end=captured.end)
 
 
 def _ms(seconds: float) -> int:
