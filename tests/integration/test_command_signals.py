@@ -46,11 +46,15 @@ def test_a_signal_at_any_moment_leaves_nothing(sandport: Command, times: int) ->
         order = Order(argv=run(*QUICK), signals=signals, after_s=moment * usual_s / MOMENTS, gap_s=0.01)
         ended = account(sandport, order)
         seen = f"{signal.Signals(number).name} at {moment}/{MOMENTS}: {ended}"
-        # Dead by the signal itself: Python was not up yet. 0: the command was over.
-        assert ended.code in {0, 128 + number, *(-each for each in signals)}, seen
         assert ended.survivors == (), seen
         assert sandport.sandboxes() == [], seen
-        assert "Traceback" not in ended.err or ended.code < 0, seen
+        if ended.code < 0 or "Fatal Python error" in ended.err or "init_import_site" in ended.err:
+            # Python was not up yet: it ends in its own way, before a line of ours has run. Only the first moments are
+            # so early, and a program that never gets further would not have passed the runs above.
+            assert moment < MOMENTS // 2, seen
+            continue
+        assert ended.code in {0, 128 + number}, seen  # 0: the command was over
+        assert "Traceback" not in ended.err, seen
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: signal.Signals(number).name)
