@@ -1,5 +1,7 @@
 """One provider with one sandbox for each test, and nothing left of either."""
 
+import contextlib
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -35,3 +37,12 @@ async def lease(host: HostInMemory, state_dir: Path) -> AsyncIterator[Lease]:
     lease = await Lease.acquire(host, state_dir)
     yield lease
     assert await lease.destroy() in {"destroyed", "gone"}
+
+
+@pytest.fixture(autouse=True)
+def orphans_are_reaped() -> Iterator[None]:
+    """An init outlives its worker. Where the worker was a part of this process, nobody reaps it but we."""
+    yield
+    with contextlib.suppress(ChildProcessError):  # there is none
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
