@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import anyio.lowlevel
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
+from sandport_protocol import codec
 from sandport_protocol.methods import METHODS
 from sandport_protocol.octets import unpack
 from sandport_protocol.v1 import (
@@ -556,6 +557,14 @@ def _held_to(outcome: Outcome, line: CommandLine) -> Outcome:
     return msgspec.structs.replace(outcome, notes=(*outcome.notes, note))
 
 
+def _timed_out(raw: Raw) -> bool:
+    """Whether a result says so; one that cannot be read is judged where it is read for good."""
+    try:
+        return codec.read_as(ExecuteResult, raw).ended == "timedOut"
+    except ValueError:
+        return False
+
+
 async def _pumped(
     future: asyncio.Future[Any],
     lane: OutputLane,
@@ -581,10 +590,7 @@ async def _pumped(
         if pumping.done() and pumping.exception() is not None:
             pumping.result()
         raw = await future
-        if b'"timedOut"' in bytes(raw):
-            await asyncio.wait((pumping,), timeout=patience_s)
-        else:
-            await asyncio.wait((pumping,))
+        await asyncio.wait((pumping,), timeout=patience_s if _timed_out(raw) else None)
         if pumping.done():
             pumping.result()
     finally:

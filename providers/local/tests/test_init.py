@@ -302,7 +302,7 @@ def test_it_removes_its_own_folder_and_no_other_that_took_its_name(init: Running
 def test_an_init_that_is_idle_does_not_wake(init: Running) -> None:
     init.worker()
     before = _switches(init.pid)
-    time.sleep(0.3)
+    time.sleep(0.3)  # that nothing happens is what is tested: there is no event to wait for
     assert _switches(init.pid) - before <= 1
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from abc import ABC, abstractmethod
 from functools import partial
 from queue import SimpleQueue
 from typing import Generic, TypeVar
@@ -23,7 +24,7 @@ _Q = TypeVar("_Q")
 _A = TypeVar("_A")
 
 
-class _Thread(Generic[_Q, _A]):
+class _Thread(ABC, Generic[_Q, _A]):
     """Does one blocking thing after another, away from the loop; what is cancelled is left to finish or to wait."""
 
     def __init__(self, name: str) -> None:
@@ -31,8 +32,9 @@ class _Thread(Generic[_Q, _A]):
         self._orders: SimpleQueue[tuple[_Q, asyncio.AbstractEventLoop, asyncio.Future[_A]]] = SimpleQueue()
         self._started = False
 
+    @abstractmethod
     def work(self, order: _Q) -> _A:
-        raise NotImplementedError
+        """Do one thing; it may block, and only OSError is told to whoever asked."""
 
     async def ask(self, order: _Q) -> _A:
         if not self._started:
