@@ -193,6 +193,8 @@ class AcquireLeaseParams(Params, frozen=True, kw_only=True):
     """The grant; None where the embedder asks for nothing in particular."""
     workload: str | None = None
     ttl_ms: int
+    keep: bool = False
+    """The sandbox outlives its worker: only `destroyLease` or its expiry ends it."""
 
     def __post_init__(self) -> None:
         check_sandbox_id(self.sandbox_id)
@@ -229,6 +231,8 @@ class AttachLeaseParams(Params, frozen=True, kw_only=True):
     handle: str
     config: Raw = field(default_factory=_no_members)
     secrets: dict[str, str] = {}
+    keep: bool | None = None
+    """From now on as `keep` of `acquireLease`; None leaves it as it was."""
 
     def __post_init__(self) -> None:
         check_sandbox_id(self.sandbox_id)
