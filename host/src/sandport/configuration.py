@@ -32,7 +32,7 @@ import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -42,6 +42,7 @@ from sandport_protocol.v1 import VARIABLE_NAME
 
 from .discovery import valid_name
 from .errors import ConfigurationInvalid, EnvironmentUnknown
+from .lease.delays import Delays
 from .nearest import nearest
 from .numbers import Timing
 
@@ -61,6 +62,8 @@ class HostSettings(Struct, frozen=True, kw_only=True):
 
     timing: Timing = Timing()
     """The host's waits, in seconds, by the names in `sandport.numbers`."""
+    clean_up: Delays = Delays()
+    """When ending a sandbox is tried again, in seconds, by the names in `sandport.lease.delays`."""
 
 
 class ProviderSettings(Struct, frozen=True, kw_only=True):
@@ -70,6 +73,8 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     """Program and arguments of the worker; empty: the installed distribution's module, with this interpreter."""
     env: tuple[str, ...] = ()
     """Names of variables that the worker gets beside the allow-list."""
+    isolation: Literal["tenant", "shared"] = "tenant"
+    """Whether each tenant gets a worker of its own."""
     limits: Limits = Limits()
     """The wire's limits for this provider, by the names in `sandport_protocol.limits`."""
 

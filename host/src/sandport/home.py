@@ -3,6 +3,8 @@
 ```text
 version         the layout's version; a newer one is refused
 store-id        minted once; written on every vendor resource, so that a list can be told from other stores'
+journal.db      sandboxes and leases, what was done and what is to be done
+instances/ID    locked by each host of this home for as long as it lives
 workers/NAME    what must survive a provider's worker
 logs/
 ```
@@ -80,6 +82,11 @@ class Home(Struct, frozen=True, kw_only=True):
         if not valid_name(provider):
             raise ValueError(f"{provider!r} is not a provider's name")
         return self._folder("workers", provider)
+
+    @property
+    def journal(self) -> Path:
+        """The file of the store (0600)."""
+        return self.root / "journal.db"
 
     @property
     def log_dir(self) -> Path:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +24,25 @@ from sandport_protocol.v1 import (
 )
 
 from . import __version__
-from .acquire import acquire, end_by_id
+from .clock import Clock, SystemClock
 from .closing import finished
 from .command import LONGEST_S
 from .configuration import Configuration, ProviderSettings, load, overridden
 from .discovery import Discovery, discover, worker_command
-from .errors import EnvironmentUnknown, ProviderUnknown, SandportError, UsageError
+from .errors import EnvironmentUnknown, ProviderUnknown, UsageError
 from .home import Home
-from .lease_request import LeaseRequest
+from .instances import Instance
+from .lease.book import Book
+from .lease.clean_up import Attempted, OnDone
+from .lease.recovery import IsRunLive
+from .lease.request import LeaseRequest, new_lease_id
+from .lease.unknown import Account, Found, Unknown, end_unknown, find_unknown
 from .log import Log
 from .nearest import nearest
 from .numbers import Timing
 from .sandbox import Sandbox
+from .store.sqlite import SqliteStore
+from .store.store import Store
 from .worker.environment import withheld
 from .worker.launch import WorkerCommand
 from .worker.supervisor import Supervisor
@@ -63,8 +70,12 @@ class Host:
         self,
         configuration: Configuration,
         home: Home,
+        store: Store,
+        instance: Instance,
         *,
+        is_run_live: IsRunLive | None,
         environ: Mapping[str, str],
+        clock: Clock,
         log: Log,
     ) -> None:
         self.configuration = configuration
@@ -74,10 +85,22 @@ class Host:
         self._log = log
         self._timing: Timing = configuration.host.timing
         self._scan: Discovery | None = None
-        self._supervisors: dict[str, Supervisor] = {}
+        self._instance = instance
+        self._supervisors: dict[tuple[str, str | None], Supervisor] = {}
         self._sandboxes: dict[str, Sandbox] = {}
         self._failures: list[BaseException] = []
         self._closing = False
+        self._book = Book(
+            store,
+            instance.id,
+            home.root,
+            self._supervisor,
+            is_run_live=is_run_live,
+            timing=self._timing,
+            delays=configuration.host.clean_up,
+            clock=clock,
+            log=log,
+        )
 
     @staticmethod
     @contextlib.asynccontextmanager
@@ -86,30 +109,55 @@ class Host:
         *,
         home: str | Path | None = None,
         environ: Mapping[str, str] | None = None,
+        is_run_live: IsRunLive | None = None,
+        clock: Clock | None = None,
         log: Log | None = None,
     ) -> AsyncIterator[Host]:
-        """A host for the length of the block.
+        """A host for the length of the block; it also cleans up what dead hosts of the same home left.
 
         Args:
             config: A sandport.toml, or what `sandport.configuration.load` returned; by default the files in force.
             home: Where state is kept; by default `$SANDPORT_HOME` or the platform's state directory.
             environ: The environment to read; by default the process's.
+            is_run_live: Asked with the `run` of each lease whose process is dead, may be async: True lets the lease
+                go on, for `attach`. By default such a lease ends.
+            clock: Whose time decides what is due in clean-up; the machine's by default.
             log: Where records go; by default structlog, or the standard library's logging where that is not
                 configured.
 
         Raises:
             ConfigurationInvalid: A file has a fault; nothing was started.
+            StoreUnusable: The journal cannot be opened; nothing was started.
 
-        Cancel: stops every worker, each wait of it bounded.
+        Cancel: ends what clean-up is at, and stops every worker, each wait of it bounded.
         """
         environ = dict(os.environ) if environ is None else dict(environ)
         configuration = config if isinstance(config, Configuration) else load(config, environ=environ)
         place = Home.open(None if home is None else Path(home), environ)
-        host = Host(configuration, place, environ=environ, log=log or Log())
+        clock = clock or SystemClock()
+        instance = Instance.begin(place.root)
         try:
-            yield host
+            store = await SqliteStore.open(place.journal, store_id=place.store_id, clock=clock)
+            try:
+                host = Host(
+                    configuration,
+                    place,
+                    store,
+                    instance,
+                    is_run_live=is_run_live,
+                    environ=environ,
+                    clock=clock,
+                    log=log or Log(),
+                )
+                host._spawn(host._book.run(), "sandport clean-up")
+                try:
+                    yield host
+                finally:
+                    await finished(host._close())
+            finally:
+                await finished(store.aclose())
         finally:
-            await finished(host._close())
+            instance.close()
 
     # The tasks are the host's own and no task group of the block's: a cancel around the block must reach the leases in
     # it before it reaches the workers that end them, and the block may be left from another task than it was entered.
@@ -126,11 +174,20 @@ class Host:
             self._failures.append(error)
 
     async def _close(self) -> None:
+        grace_s = self._timing.close_grace_s
+        # What a dead host left is looked at once by whoever comes next, however short its own work is.
+        passed = asyncio.ensure_future(self._book.passed.wait())
+        await asyncio.wait((passed,), timeout=grace_s)
+        passed.cancel()
+        await self._book.finish(grace_s)
         self._closing = True
+        self._book.clean_up.closing = True
         while self._tasks:
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks)
+        # What is still under way has no worker any more, and ends with that.
+        await self._book.finish()
         if self._failures:
             raise self._failures[0]
 
@@ -153,19 +210,20 @@ class Host:
             ProviderUnknown, ProviderConflict: There is none of this name, or more than one.
             WorkerStartFailed: It does not come up; the message has the end of its log.
         """
-        worker = await self._supervisor(provider).worker()
+        worker = await self._supervisor(provider, None).worker()
         return ProviderFacts(
             name=provider,
             hello=worker.hello,
             withheld=withheld(self._environ, worker.hello.wants_env, worker.process.given_env),
         )
 
-    def _supervisor(self, provider: str) -> Supervisor:
+    def _supervisor(self, provider: str, tenant: str | None) -> Supervisor:
         if self._closing:
             raise UsageError("the host is closed")
-        supervisor = self._supervisors.get(provider)
+        settings = self.configuration.providers.get(provider, ProviderSettings())
+        key = (provider, tenant if settings.isolation == "tenant" else None)
+        supervisor = self._supervisors.get(key)
         if supervisor is None:
-            settings = self.configuration.providers.get(provider, ProviderSettings())
             command = self._command(provider, settings)
             supervisor = Supervisor(
                 command,
@@ -173,9 +231,9 @@ class Host:
                 environ=self._environ,
                 timing=self._timing,
                 log=self._log,
-                on_late=partial(self._late, provider),
+                on_late=self._late,
             )
-            self._supervisors[provider] = supervisor
+            self._supervisors[key] = supervisor
             self._spawn(supervisor.run(), f"sandport worker {provider}")
         return supervisor
 
@@ -219,8 +277,10 @@ class Host:
         workload: str | None = None,
         ttl_s: float = LEASE_S,
         egress: Egress | None = None,
+        keep: bool = False,
+        name: str | None = None,
     ) -> AsyncIterator[Sandbox]:
-        """A sandbox for the length of the block; it is destroyed at the end, whatever happened.
+        """A sandbox for the length of the block; it is destroyed at the end, whatever happened, unless it is kept.
 
         Args:
             environment: The name of a configured environment, or of a provider.
@@ -230,9 +290,13 @@ class Host:
             workload: What kind of work it is, for the provider.
             ttl_s: Seconds after which the sandbox ends by itself, where the provider can see to that.
             egress: The network that it may reach; enforced exactly, or the lease fails.
+            keep: Let it outlive the block and this process; `attach` finds it again by `Sandbox.lease_id`, and
+                `end_lease` ends it. `Sandbox.keep` says so later.
+            name: Another way to find it; no other lease that has not ended may have it.
 
         Raises:
-            EnvironmentUnknown, ProviderUnknown: Nothing was started.
+            EnvironmentUnknown, ProviderUnknown, NameTaken: Nothing was started.
+            StoreUnusable: The journal cannot take the intent; nothing was created.
             WorkerStartFailed: The provider's worker does not come up.
             WireError: What the provider answered, e.g. ConfigInvalid, QuotaExceeded, NotSupported.
 
@@ -246,15 +310,94 @@ class Host:
             workload=workload,
             ttl_s=ttl_s,
             egress=egress,
+            keep=keep,
+            name=name,
         )
-        supervisor = self._supervisor(request.provider)
-        sandbox = await acquire(request, supervisor, timing=self._timing, log=self._log)
+        sandbox = await self._book.acquire(request, self._supervisor(request.provider, request.tenant))
         self._sandboxes[sandbox.id] = sandbox
         try:
             yield sandbox
         finally:
-            await sandbox.destroy()
+            await finished(sandbox.leave())
             del self._sandboxes[sandbox.id]
+
+    @contextlib.asynccontextmanager
+    async def attach(self, lease: str) -> AsyncIterator[Sandbox]:
+        """A lease that is there already, of this or another process, for the length of the block.
+
+        While the block lasts no other process ends the lease without force; the block's end leaves it as it was.
+
+        Args:
+            lease: The lease's id, name, sandbox id, or the beginning of an id that only it has.
+
+        Raises:
+            LeaseUnknown: There is none.
+            LeaseLost: It has ended, or its sandbox is gone.
+            Unavailable: Its sandbox cannot be reached now.
+
+        Cancel: leaves the lease as it was.
+        """
+        async with self._book.attached(lease) as sandbox:
+            yield sandbox
+
+    async def end_lease(self, lease: str, *, reason: str = "ended by request", force: bool = False) -> Attempted:
+        """End a lease and its sandbox, whoever asked for it.
+
+        Args:
+            lease: As for `attach`.
+            reason: Kept with the lease.
+            force: Also where another process uses it, which then finds it lost.
+
+        Returns:
+            `end` is `gone` once the provider confirmed it; with `later` the clean-up goes on with it.
+
+        Raises:
+            LeaseUnknown: There is none.
+            InUse: Another process uses it; nothing was changed.
+
+        Repeat: confirms again.
+        """
+        return await finished(self._book.end(lease, reason=reason, force=force))
+
+    async def clean_up(self, *, everything: bool = True, on_done: OnDone | None = None) -> tuple[Attempted, ...]:
+        """Look after dead hosts of this store, and try once to end each sandbox that waits for it.
+
+        The host does so by itself, at its start and whenever something is due.
+
+        Args:
+            everything: Also what is due later only.
+            on_done: Told of each attempt, how many are done, and of how many.
+
+        Returns:
+            What came of each; empty where nothing waits.
+        """
+        return await self._book.sweep(ahead_s=math.inf if everything else 0.0, on_done=on_done)
+
+    async def find_unknown(self) -> Found:
+        """Ask the vendors for sandboxes of this store of which no row knows; nothing is ended."""
+        accounts = [Account(name, None, b"{}") for name in self.provider_names()]
+        accounts += [
+            Account(stored.provider, None, codec.encode(stored.config))
+            for stored in self.configuration.environments.values()
+        ]
+        return await find_unknown(self._book.store, self._supervisor, accounts, timing=self._timing)
+
+    async def end_unknown(self, unknown: Unknown) -> Attempted:
+        """End a sandbox that `find_unknown` found. A copy of this store may be using it: ask first."""
+        return await end_unknown(unknown, self._supervisor, timing=self._timing, log=self._log)
+
+    async def forget(self, sandbox_id: str, *, reason: str) -> None:
+        """Take a sandbox for gone although nobody confirmed it; the reason is kept.
+
+        Raises:
+            Stale: There is no such sandbox, or it is gone.
+        """
+        await self._book.store.forget(sandbox_id, by=self._instance.id, reason=reason)
+
+    @property
+    def store(self) -> Store:
+        """The journal, for reading."""
+        return self._book.store
 
     def _request(
         self,
@@ -266,6 +409,8 @@ class Host:
         workload: str | None,
         ttl_s: float,
         egress: Egress | None,
+        keep: bool,
+        name: str | None,
     ) -> LeaseRequest:
         if not 0 < ttl_s <= LONGEST_S:
             raise UsageError(f"ttl_s is {ttl_s}; give seconds above 0 and up to {LONGEST_S:g}")
@@ -282,6 +427,7 @@ class Host:
             )
         return LeaseRequest(
             sandbox_id=new_sandbox_id(os.urandom(17)),
+            lease_id=new_lease_id(),
             provider=provider,
             environment=environment,
             config=Raw(codec.encode(overridden(base, config))),
@@ -290,37 +436,28 @@ class Host:
             egress=egress,
             workload=workload,
             ttl_s=ttl_s,
+            keep=keep,
+            name=name,
             **ids,
         )
 
-    def _late(self, provider: str, method: str, params: Struct, result: Raw | None) -> None:
+    def _late(self, method: str, params: Struct, result: Raw | None) -> None:
         """A create that succeeded after its caller was told otherwise: undo it."""
-        if not isinstance(params, AcquireLeaseParams) or result is None:
-            return
-        if self._closing:
-            self._log(
-                "error", "a sandbox may be left: its create succeeded while the host closed", sandbox=params.sandbox_id
-            )
-        else:
-            self._log("warning", "a create succeeded after its lease was given up", sandbox=params.sandbox_id)
-            self._spawn(self._end_late(provider, params), f"sandport clean-up {params.sandbox_id}")
-
-    async def _end_late(self, provider: str, params: AcquireLeaseParams) -> None:
-        try:
-            await end_by_id(params, await self._supervisor(provider).worker(), timing=self._timing)
-        except SandportError as error:
-            self._log("error", f"a sandbox may be left: {error}", sandbox=params.sandbox_id)
+        if isinstance(params, AcquireLeaseParams) and result is not None and not self._closing:
+            self._book.late(params.sandbox_id)
 
     # -------------------------------------------------------------- leaving at once
 
     def abandon(self) -> None:
         """Leave without waiting: every worker is told to destroy what it holds, and then that nobody listens any more.
 
-        The workers finish that by themselves; the process may exit right after this.
+        The workers finish that by themselves; the process may exit right after this. The next host of this home finds
+        in the journal what they did not.
         """
         self._closing = True
         for sandbox in self._sandboxes.values():
-            sandbox.request_destroy()
+            if not sandbox.kept:
+                sandbox.request_destroy()
         for supervisor in self._supervisors.values():
             worker = supervisor.current
             if worker is not None:

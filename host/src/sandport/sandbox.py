@@ -19,10 +19,6 @@ from sandport_protocol import codec
 from sandport_protocol.methods import METHODS
 from sandport_protocol.octets import unpack
 from sandport_protocol.v1 import (
-    AttachLeaseParams,
-    AttachLeaseResult,
-    DestroyLeaseParams,
-    DestroyLeaseResult,
     ExecuteParams,
     ExecuteResult,
     LeaseResult,
@@ -45,20 +41,16 @@ from .errors import (
     ProcessNotFound,
     ProtocolViolation,
     SandportError,
-    Unavailable,
     UsageError,
-    WorkerCrashed,
-    WorkerWedged,
 )
 from .files import OnProgress, copy_from, copy_into
 from .lane import OutputLane
-from .lease_request import LeaseRequest
-from .log import Log
+from .lease.attachment import Attachment
+from .lease.request import LeaseRequest
 from .numbers import Timing
 from .outcome import Outcome
 from .process import Process
 from .verdict import outcome_of, with_partial
-from .worker.lifetime import Worker
 
 if TYPE_CHECKING:
     from .sync import HostPath, SyncResult
@@ -73,11 +65,20 @@ OnOutput = Callable[[StreamName, bytes], Awaitable[None] | None]
 _STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
 
 
-class Workers(Protocol):
-    """Where the worker of this sandbox's provider comes from."""
+class Tenure(Protocol):
+    """What a sandbox needs of the lease on it."""
 
-    async def worker(self) -> Worker:
-        """The one that serves now, started if need be."""
+    lease_id: str
+    kept: bool
+
+    async def keep(self, name: str | None) -> None:
+        """Let it outlive its block."""
+
+    async def end(self, reason: str) -> bool:
+        """End the lease, and the sandbox with it; whether that is confirmed."""
+
+    async def release(self) -> None:
+        """Its block is over, and it is kept."""
 
 
 class Sandbox:
@@ -85,23 +86,23 @@ class Sandbox:
 
     Attributes:
         id: The sandbox id, which is also on the vendor's resource.
+        lease_id: The lease's, by which it is found again where it is kept.
         lease: What the provider answered at the acquire.
     """
 
     def __init__(
-        self, request: LeaseRequest, lease: LeaseResult, worker: Worker, workers: Workers, *, timing: Timing, log: Log
+        self, request: LeaseRequest, lease: LeaseResult, attachment: Attachment, tenure: Tenure, *, timing: Timing
     ) -> None:
         self.id = request.sandbox_id
+        self.lease_id = tenure.lease_id
         self.lease = lease
         self.provider = request.provider
-        self._request = request
-        self._workers = workers
-        self._attached_to: Worker | None = worker
-        self._attaching = asyncio.Lock()
+        self._env = request.env
+        self._attachment = attachment
+        self._tenure = tenure
         self._timing = timing
-        self._log = log.bind(sandbox=self.id)
-        self._ended: str | None = None
-        self._destroying: asyncio.Task[bool] | None = None
+        # Unique among all that ever attach: another process, or a block after a crash, may have started some too.
+        self._process_prefix = f"p{os.urandom(4).hex()}-"
         self._next_process = 0
         # More commands than the sandbox runs at once wait here; one place is kept for files and the bridge.
         places = lease.max_processes
@@ -163,7 +164,7 @@ class Sandbox:
         Cancel: kills the command and what it started, then returns within the close grace.
         """
         line = command_line(
-            argv, shell=shell, cwd=cwd, env=self._request.env | dict(env or {}), user=user, timeout_s=timeout_s
+            argv, shell=shell, cwd=cwd, env=self._env | dict(env or {}), user=user, timeout_s=timeout_s
         )
         self._refuse_outliving(line, timeout_s)
         if len(stdin) > INLINE_STDIN_BYTES:
@@ -189,7 +190,7 @@ class Sandbox:
 
         await anyio.lowlevel.checkpoint_if_cancelled()
         for attempt in (1, 2):
-            client = (await self._worker()).client
+            client = (await self._attachment.worker()).client
             lane = OutputLane(_STREAMS, client.connection.limits.credit_bytes, None if on_output else keep)
             call = await client.begin(METHODS["execute"], params, deadline_s=deadline_s, sink=lane)
             lane.bind(partial(client.give_credit, call))
@@ -209,9 +210,13 @@ class Sandbox:
                     raise
                 if isinstance(error, NotAttached) and error.dispatched == "no" and attempt == 1:
                     # Nothing ran: the one error after which an execute is sent again.
-                    self._attached_to = None
+                    self._attachment.detach()
                     continue
                 lane.divert(keep)
+                if isinstance(error, LeaseNotFound):
+                    self._attachment.lose("its sandbox is gone")
+                    lost = LeaseLost(f"the lease on {self.id} was lost: {error}", dispatched=error.dispatched)
+                    raise with_partial(lost, captures) from None
                 if isinstance(error, SandportError):
                     raise with_partial(error, captures) from None
                 raise
@@ -288,7 +293,7 @@ class Sandbox:
         Cancel: the process is killed as at the end of the block.
         """
         line = command_line(
-            argv, shell=shell, cwd=cwd, env=self._request.env | dict(env or {}), user=user, timeout_s=timeout_s
+            argv, shell=shell, cwd=cwd, env=self._env | dict(env or {}), user=user, timeout_s=timeout_s
         )
         self._refuse_outliving(line, timeout_s)
         names: tuple[StreamName, ...] = ("pty",) if pty else _STREAMS
@@ -301,7 +306,7 @@ class Sandbox:
     async def _started(
         self, line: CommandLine, *, stdin: bool, pty: PtySize | None, captures: dict[StreamName, Capture]
     ) -> AsyncIterator[Process]:
-        worker = await self._worker()
+        worker = await self._attachment.worker()
         if "process" not in worker.groups or "process" in self.lease.without:
             raise NotSupported(f"provider {self.provider} has no processes (startProcess); execute() is what it has")
         async with self._places, self._running(line, stdin=stdin, pty=pty, captures=captures) as process:
@@ -312,7 +317,7 @@ class Sandbox:
         self, line: CommandLine, *, stdin: bool, pty: PtySize | None, captures: dict[StreamName, Capture]
     ) -> AsyncIterator[Process]:
         self._next_process += 1
-        process_id = f"p{self._next_process}"
+        process_id = f"{self._process_prefix}{self._next_process}"
         params = _build(
             StartProcessParams, sandbox_id=self.id, process_id=process_id, stdin=stdin, pty=pty, **line.members()
         )
@@ -325,7 +330,7 @@ class Sandbox:
         process = Process(
             self,
             process_id,
-            (await self._worker()).client,
+            (await self._attachment.worker()).client,
             captures=captures,
             timing=self._timing,
             deadline_s=None if line.timeout_ms is None else line.timeout_ms / 1000 + self._timing.command_margin_s,
@@ -347,8 +352,8 @@ class Sandbox:
         await finished_within(asyncio.ensure_future(kill()), self._timing.close_grace_s)
 
     def _refuse_outliving(self, line: CommandLine, timeout_s: float | None) -> None:
-        if self._ended is not None:
-            raise LeaseLost(f"the lease on {self.id} {self._ended}")
+        if (lost := self._attachment.lost) is not None:
+            raise LeaseLost(f"the lease on {self.id} is over: {lost}", dispatched="no")
         remaining_s = self.remaining_s
         if remaining_s is not None and timeout_s is not None and timeout_s > remaining_s:
             raise UsageError(
@@ -429,93 +434,50 @@ class Sandbox:
 
     async def call(self, method: str, params: Struct, result: type[Any], *, deadline_s: float | None) -> Any:
         """One call in the name of this sandbox; attaches first where the worker does not know it yet."""
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        for attempt in (1, 2):
-            client = (await self._worker()).client
-            try:
-                return await client.call(METHODS[method], params, result, deadline_s=deadline_s)
-            except NotAttached as error:
-                self._attached_to = None
-                if attempt == 2 or error.dispatched != "no":
-                    raise
-        raise AssertionError("unreachable: the second attempt returns or raises")
-
-    async def _worker(self) -> Worker:
-        """The worker that serves now, with this sandbox attached to it."""
-        worker = self._attached_to
-        if worker is not None and worker.usable:
-            return worker
-        async with self._attaching:
-            worker = await self._workers.worker()
-            if self._attached_to is not worker:
-                await self._attach(worker)
-            return worker
-
-    async def _attach(self, worker: Worker) -> None:
-        params = AttachLeaseParams(
-            sandbox_id=self.id, handle=self.lease.handle, config=self._request.config, secrets=self._request.secrets
-        )
-        answer = await worker.client.call(
-            METHODS["attachLease"], params, AttachLeaseResult, deadline_s=self._timing.call_s
-        )
-        if answer.state == "gone":
-            self._ended = "was lost: its sandbox is gone"
-            raise LeaseLost(f"the lease on {self.id} {self._ended}")
-        if answer.state == "unreachable":
-            raise Unavailable(f"sandbox {self.id} cannot be reached now", dispatched="no")
-        if answer.processes_lost:
-            self._log("warning", "the sandbox was re-attached; its files are there, what ran in it is not")
-        self._attached_to = worker
+        return await self._attachment.call(method, params, result, deadline_s=deadline_s)
 
     # -------------------------------------------------------------- the end
 
+    async def keep(self, name: str | None = None) -> None:
+        """Let the sandbox outlive the block and this process; `Host.attach` finds it again by the lease's id.
+
+        It still ends at `Host.end_lease`, or when its time is over.
+
+        Args:
+            name: Another way to find it; no other lease that has not ended may have it.
+
+        Raises:
+            NameTaken: Another lease has the name; nothing was changed.
+
+        Repeat: changes the name.
+        """
+        await self._tenure.keep(name)
+
     def request_destroy(self) -> None:
         """Ask for the end without waiting for anything: for a host that leaves at once."""
-        worker = self._attached_to
-        if worker is not None and worker.usable and self._ended is None:
-            worker.client.send_and_forget(METHODS["destroyLease"], DestroyLeaseParams(sandbox_id=self.id))
+        self._attachment.request_destroy()
+
+    @property
+    def kept(self) -> bool:
+        """Whether it outlives its block."""
+        return self._tenure.kept
+
+    async def leave(self) -> None:
+        """Its block is over: let it go where it is kept, else end it."""
+        if self._tenure.kept:
+            await self._tenure.release()
+        else:
+            await self._tenure.end("its block is over")
 
     async def destroy(self) -> bool:
         """End the sandbox and everything in it; True once that is confirmed. Bounded by the close grace.
 
+        What is not confirmed by then is retried by this host, or the next one of the same store, until it is.
+
         Repeat: confirms again.
         Cancel: goes on to the end or the bound; the cancel is raised then.
         """
-        if self._ended is not None:
-            return True
-        # One at a time: a second caller waits for the same end.
-        destroying = self._destroying = self._destroying or asyncio.ensure_future(self._destroy())
-        grace_s = self._timing.close_grace_s
-        if not await finished_within(destroying, grace_s):
-            self._log("error", f"the end of the sandbox is not confirmed after {grace_s:g} s, and still waited for")
-            return False
-        return destroying.result()
-
-    async def _destroy(self) -> bool:
-        failure: SandportError | None = None
-        if self._attached_to is not None:
-            await self._attached_to.prove_alive()
-        for _ in range(3):
-            try:
-                await self.call(
-                    "destroyLease",
-                    DestroyLeaseParams(sandbox_id=self.id),
-                    DestroyLeaseResult,
-                    deadline_s=self._timing.destroy_s,
-                )
-            except (LeaseLost, LeaseNotFound):
-                pass  # gone is what was wanted
-            except (WorkerCrashed, WorkerWedged) as error:
-                failure = error
-                continue  # destroy is repeatable: a new worker attaches and ends it
-            except SandportError as error:
-                failure = error
-                break
-            self._ended = "ended"
-            return True
-        self._destroying = None
-        self._log("error", f"the end of the sandbox is not confirmed: {failure}", handle=self.lease.handle)
-        return False
+        return await self._tenure.end("ended by its holder")
 
 
 def _build(type_: Any, **members: Any) -> Any:

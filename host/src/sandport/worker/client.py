@@ -163,6 +163,10 @@ class WorkerClient(asyncio.Protocol):
         """What is being waited for, oldest first."""
         return tuple(call.method for call in self._calls.values())
 
+    def is_open(self, call: OpenCall) -> bool:
+        """Whether the worker may still be at a call, also one whose caller was told already."""
+        return call.id in self._calls or call.id in self._told
+
     @property
     def suspect(self) -> bool:
         """Whether a cancel was left unanswered for its whole grace, and nobody waits for anything else."""

@@ -1,16 +1,19 @@
-"""What a lease is asked for with; kept as long as the lease, since attach and clean-up need it again."""
+"""What a lease is asked for with; kept as long as the sandbox, since attach and clean-up need it again."""
 
 from __future__ import annotations
 
+import os
+
 from msgspec import Raw, Struct
 
-from sandport_protocol.v1 import Egress
+from sandport_protocol.v1 import Egress, new_sandbox_id
 
 
 class LeaseRequest(Struct, frozen=True, kw_only=True):
     """One acquire, with an id that serves it alone."""
 
     sandbox_id: str
+    lease_id: str
     provider: str
     environment: str
     config: Raw
@@ -21,7 +24,16 @@ class LeaseRequest(Struct, frozen=True, kw_only=True):
     egress: Egress | None
     workload: str | None
     ttl_s: float
+    keep: bool = False
+    """The sandbox outlives the block, and the process, that asked for it."""
+    name: str | None = None
+    """What a person calls the lease; one that has not ended has it alone."""
     run: str | None = None
     tenant: str | None = None
     principal: str | None = None
     workspace: str | None = None
+
+
+def new_lease_id() -> str:
+    """A fresh lease id: `le` and 26 base32 characters."""
+    return "le" + new_sandbox_id(os.urandom(17))[2:]

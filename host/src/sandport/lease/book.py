@@ -1,0 +1,370 @@
+"""All that one host does with leases: gets them, finds them again, ends them, and cleans up after the dead.
+
+Owns: the tasks of endings and undoings, which outlive whoever asked for them; the loop of the clean-up. Above: `Host`.
+Below: the store, and the workers of the providers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any
+
+from sandport.clock import Clock
+from sandport.closing import finished_within
+from sandport.errors import LeaseLost, SandportError
+from sandport.log import Log
+from sandport.numbers import Timing
+from sandport.sandbox import Sandbox
+from sandport.store.errors import Stale, StoreUnusable
+from sandport.store.records import Leased, Ref
+from sandport.store.states import CLEANED
+from sandport.store.store import Store
+from sandport.worker.client import WorkerClient
+from sandport.worker.open_call import OpenCall
+
+from .acquire import Acquiring
+from .attachment import Attachment, Workers
+from .clean_up import Attempted, CleanUp, OnDone, WorkersOf
+from .delays import Delays
+from .listing import listed
+from .recovery import IsRunLive, Recovery
+from .request import LeaseRequest
+from .rows import lease_result, lease_row, request_of, sandbox_row
+from .tenure import Tenure
+
+LOOK_S = 10.0
+"""At least so often is looked for work that others left: owners that died since, leases whose time is over."""
+
+START_AHEAD_S = 60.0
+"""At its start a host also tries what is due that soon: whoever starts anew after a failure expects it to be seen to."""
+
+
+class Book:
+    """The leases of one host.
+
+    Args:
+        store: The journal.
+        instance: This host's id among those of the store.
+        root: The home.
+        workers_of: Where a provider's worker comes from.
+        is_run_live: The embedder's word on the runs of dead hosts.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        instance: str,
+        root: Path,
+        workers_of: WorkersOf,
+        *,
+        is_run_live: IsRunLive | None,
+        timing: Timing,
+        delays: Delays,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self.store = store
+        self._instance = instance
+        self._workers_of = workers_of
+        self._timing = timing
+        self._clock = clock
+        self._log = log
+        self._creates: dict[str, tuple[WorkerClient, OpenCall]] = {}
+        self._tasks: set[asyncio.Task[bool]] = set()
+        self._nudged = asyncio.Event()
+        self.passed = asyncio.Event()
+        """The first pass of the clean-up is over."""
+        self.clean_up = CleanUp(
+            store,
+            instance,
+            workers_of,
+            still_creating=self._still_creating,
+            timing=timing,
+            delays=delays,
+            clock=clock,
+            log=log,
+            draw=random.Random(),
+        )
+        self._recovery = Recovery(store, instance, root, is_run_live=is_run_live, log=log)
+
+    def _spawn(self, work: Coroutine[Any, Any, bool], name: str) -> asyncio.Task[bool]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # -------------------------------------------------------------- getting
+
+    async def acquire(self, request: LeaseRequest, workers: Workers) -> Sandbox:
+        """A new sandbox, leased.
+
+        Raises:
+            SandportError: There is none; what was created on the way is gone, or is being ended.
+
+        Cancel: waits, bounded by the close grace, until what was asked for is gone again.
+        """
+        now_ms = self._clock.now_ms()
+        acquiring = Acquiring(
+            request,
+            self.store,
+            self._instance,
+            timing=self._timing,
+            now_ms=self._clock.now_ms,
+            on_open=lambda client, call: self._creates.update({request.sandbox_id: (client, call)}),
+        )
+        try:
+            await self.store.request(
+                sandbox_row(request, owner=self._instance, now_ms=now_ms),
+                lease_row(request, owner=self._instance, now_ms=now_ms),
+            )
+            acquired = await acquiring.whole(workers)
+        except BaseException as error:
+            await self._given_up(acquiring, request, error)
+            raise
+        self._creates.pop(request.sandbox_id, None)
+        attachment = Attachment(
+            request.sandbox_id,
+            acquired.lease.handle,
+            config=request.config,
+            secrets=request.secrets,
+            workers=workers,
+            worker=acquired.worker,
+            timing=self._timing,
+            log=self._log.bind(sandbox=request.sandbox_id),
+        )
+        tenure = self._tenure(acquiring.ref.generation, request, attachment)
+        return Sandbox(request, acquired.lease, attachment, tenure, timing=self._timing)
+
+    def _tenure(self, generation: int, request: LeaseRequest, attachment: Attachment) -> Tenure:
+        return Tenure(
+            Ref(request.sandbox_id, generation),
+            request.lease_id,
+            attachment,
+            store=self.store,
+            instance=self._instance,
+            clean_up=self.clean_up,
+            spawn=self._spawn,
+            kept=request.keep,
+            timing=self._timing,
+            log=self._log.bind(sandbox=request.sandbox_id),
+        )
+
+    def _still_creating(self, sandbox_id: str) -> bool:
+        create = self._creates.get(sandbox_id)
+        if create is None:
+            return False
+        client, call = create
+        if client.is_open(call):
+            return True
+        del self._creates[sandbox_id]
+        return False
+
+    async def _given_up(self, acquiring: Acquiring, request: LeaseRequest, error: BaseException) -> None:
+        reason = "was cancelled" if isinstance(error, asyncio.CancelledError) else f"failed: {error}"
+        undoing = self._spawn(self._undo(acquiring, request, reason), f"sandport undo {request.sandbox_id}")
+        if not await finished_within(undoing, self._timing.close_grace_s):
+            self._log("error", "a sandbox may be left: it is still being looked for", sandbox=request.sandbox_id)
+
+    async def _undo(self, acquiring: Acquiring, request: LeaseRequest, reason: str) -> bool:
+        """End whatever this acquire may have created; loud where it fails."""
+        try:
+            await acquiring.settle()
+            return await self._undo_row(acquiring, request, reason)
+        except StoreUnusable as error:
+            self._log("error", f"the journal cannot be written: {error}", sandbox=request.sandbox_id)
+            return await self._undo_unwritten(acquiring, request)
+        except Stale as stale:
+            self._log("warning", f"another process ends the sandbox: {stale}", sandbox=request.sandbox_id)
+            return False
+
+    async def _undo_row(self, acquiring: Acquiring, request: LeaseRequest, reason: str) -> bool:
+        row = await self.store.sandbox(request.sandbox_id)
+        if row is None or row.state == "gone":
+            return True
+        if row.state == "intended" or (row.state == "creating" and not acquiring.maybe_created):
+            await self.store.refused(row.ref, request.lease_id, by=self._instance, reason=reason)
+            return True
+        if row.state == "creating":
+            await self.store.doubtful(row.ref, by=self._instance, reason=reason)
+            row = await self.store.sandbox(request.sandbox_id) or row
+        elif row.state == "leased":
+            row = await self.store.ending(row.ref, by=self._instance, reason=reason, force=True)
+        attempted = await self.clean_up.settle(row)
+        if attempted.end == "later":
+            self._log("warning", f"a sandbox may be left, and is looked for: {attempted.detail}", sandbox=row.id)
+            self.nudge()
+        return attempted.end == "gone"
+
+    async def _undo_unwritten(self, acquiring: Acquiring, request: LeaseRequest) -> bool:
+        """The journal cannot be written: what its row says is enough for the next start, but why wait for it."""
+        if not acquiring.maybe_created:
+            return True
+        try:
+            workers = self._workers_of(request.provider, request.tenant)
+            for one in await listed(
+                workers,
+                config=request.config,
+                secrets=request.secrets,
+                sandbox_id=request.sandbox_id,
+                timing=self._timing,
+            ):
+                await self._bare_attachment(request, one.handle, workers).destroy()
+        except SandportError as error:
+            self._log("error", f"a sandbox may be left: {error}", sandbox=request.sandbox_id)
+            return False
+        return True
+
+    def _bare_attachment(
+        self, request: LeaseRequest, handle: str, workers: Workers, *, keep: bool | None = None
+    ) -> Attachment:
+        return Attachment(
+            request.sandbox_id,
+            handle,
+            config=request.config,
+            secrets=request.secrets,
+            workers=workers,
+            keep=keep,
+            timing=self._timing,
+            log=self._log.bind(sandbox=request.sandbox_id),
+        )
+
+    def late(self, sandbox_id: str) -> None:
+        """A create succeeded after its caller was told otherwise: end it now, and not at the next look."""
+        self._log("warning", "a create succeeded after its lease was given up", sandbox=sandbox_id)
+        self._spawn(self._end_late(sandbox_id), f"sandport late {sandbox_id}")
+
+    async def _end_late(self, sandbox_id: str) -> bool:
+        try:
+            row = await self.store.sandbox(sandbox_id)
+            if row is None or row.state != "doubtful":
+                return True  # whoever is at it finds it in the vendor's list
+            return (await self.clean_up.attempt(row)).end == "gone"
+        except StoreUnusable as error:
+            self._log("error", f"a sandbox may be left: {error}", sandbox=sandbox_id)
+            return False
+
+    # -------------------------------------------------------------- finding again
+
+    @contextlib.asynccontextmanager
+    async def attached(self, which: str) -> AsyncIterator[Sandbox]:
+        """A lease that is there already, for the length of the block; its end leaves it as it was."""
+        lease_id = (await self.store.lease(which)).id
+        try:
+            leased = await self.store.use(lease_id, by=self._instance)
+        except Stale as stale:
+            raise LeaseLost(f"lease {lease_id} cannot be used: {_how_over(stale)}", dispatched="no") from None
+        try:
+            yield await self._found(leased)
+        finally:
+            await self.store.unuse(lease_id, by=self._instance)
+
+    async def _found(self, leased: Leased) -> Sandbox:
+        request = request_of(leased.sandbox, leased.lease)
+        workers = self._workers_of(leased.sandbox.provider, leased.sandbox.tenant)
+        assert leased.sandbox.handle is not None  # an active lease has one
+        attachment = self._bare_attachment(request, leased.sandbox.handle, workers)
+        await attachment.worker()
+        tenure = self._tenure(leased.sandbox.generation, request, attachment)
+        return Sandbox(request, attachment.lease or lease_result(leased.sandbox), attachment, tenure, timing=self._timing)
+
+    # -------------------------------------------------------------- ending
+
+    async def end(self, which: str, *, reason: str, force: bool) -> Attempted:
+        """End a lease of this store, and its sandbox.
+
+        Raises:
+            LeaseUnknown: There is none of this id or name.
+            InUse: Another process uses it; `force` ends it all the same.
+            StoreUnusable: The journal cannot be written; nothing was done.
+
+        Repeat: what is gone is gone.
+        """
+        leased = await self.store.leased(which)
+        row = leased.sandbox
+        if row.state == "gone" or leased.lease.generation != row.generation:
+            return Attempted(row.id, row.provider, "gone", leased.lease.reason)
+        if row.state in ("ending", "doubtful"):
+            return await self.clean_up.attempt(row)
+        dead = (await self._recovery.sort()).dead
+        try:
+            row = await self.store.ending(row.ref, by=self._instance, reason=reason, force=force, dead=dead)
+        except Stale as stale:
+            if stale.row is not None and stale.row.state == "gone":
+                return Attempted(row.id, row.provider, "gone", "another process ended it")
+            raise
+        return await self.clean_up.settle(row)
+
+    # -------------------------------------------------------------- clean-up
+
+    async def sweep(self, *, ahead_s: float = 0.0, on_done: OnDone | None = None) -> tuple[Attempted, ...]:
+        """Look after the dead, then try once to end what is due.
+
+        Args:
+            ahead_s: Also what was tried, failed, and is due within so many seconds.
+            on_done: Told as it goes on.
+
+        Raises:
+            StoreUnusable: The journal cannot be read or written.
+        """
+        found = await self._recovery.sort()
+        rows = {row.id: row for row in await self.clean_up.due(dead=found.dead) if row.id not in found.spared}
+        until_ms = self._clock.now_ms() + ahead_s * 1000
+        waiting = await self.store.sandboxes(states=CLEANED, owners=(None,)) if ahead_s else ()
+        rows |= {row.id: row for row in waiting if row.due_at_ms <= until_ms}
+        attempted = await self.clean_up.once(rows.values(), dead=found.dead, on_done=on_done)
+        if found.dead:
+            await self._recovery.clear()
+        return attempted
+
+    async def run(self) -> None:
+        """Clean up until cancelled: what is due, when it is due, and what others leave."""
+        ahead_s = START_AHEAD_S
+        while True:
+            try:
+                await self.sweep(ahead_s=ahead_s)
+                ahead_s = 0.0
+                wait_s = await self._wait_s()
+            except StoreUnusable as error:
+                self._log("error", f"clean-up cannot go on now: {error}")
+                wait_s = LOOK_S
+            self.passed.set()
+            await self._wait(wait_s)
+
+    def nudge(self) -> None:
+        """Have the clean-up look now."""
+        self._nudged.set()
+
+    async def _wait_s(self) -> float:
+        due_ms = await self.store.next_due_ms(by=self._instance)
+        if due_ms is None:
+            return LOOK_S
+        # Never at once: what is due and not ours to end would be looked at without a pause.
+        return min(LOOK_S, max(0.05, (due_ms - self._clock.now_ms()) / 1000))
+
+    async def _wait(self, wait_s: float) -> None:
+        waits = [asyncio.ensure_future(self._clock.sleep(wait_s)), asyncio.ensure_future(self._nudged.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiting in waits:
+                waiting.cancel()
+            await asyncio.wait(waits)
+        self._nudged.clear()
+
+    async def finish(self, limit_s: float | None = None) -> bool:
+        """Wait for the endings that are under way; whether all are over."""
+        while self._tasks:
+            _, pending = await asyncio.wait(set(self._tasks), timeout=limit_s)
+            if pending:
+                return False
+        return True
+
+
+def _how_over(stale: Stale) -> str:
+    if stale.lease is not None and stale.lease.state == "ended":
+        return f"it has ended ({stale.lease.reason})" if stale.lease.reason else "it has ended"
+    return str(stale)

@@ -1,0 +1,289 @@
+"""Ending what nobody holds any more: one attempt at one sandbox, and the queue that never gives up.
+
+```text
+intended                    nothing was sent                                  -> gone
+creating of a dead owner    becomes doubtful
+leased of a dead owner      becomes ending
+ending                      destroy; attach first where the worker must       -> gone | due later
+doubtful                    list by id, destroy every match, until none was
+                            seen for the provider's settle time               -> gone | due later
+```
+
+Every row is claimed in the store before it is touched, by one instance alone; whoever fails gives it back with the
+time of the next attempt. Nothing here ends a sandbox that a live instance holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import anyio
+from msgspec import Raw, Struct
+
+from sandport.clock import Clock
+from sandport.errors import ProviderUnknown, SandportError, UsageError, WorkerStartFailed
+from sandport.log import Log
+from sandport.numbers import Timing
+from sandport.store.errors import InUse, Stale, StoreUnusable
+from sandport.store.records import Ref, SandboxRow
+from sandport.store.store import NOBODY, Store
+from sandport_protocol.errors import WireError
+
+from .attachment import Attachment, Workers
+from .delays import Delays
+from .listing import listed
+
+AT_ONCE = 8
+"""Sandboxes that are ended side by side: a vendor's rate limit is near, and a person waits."""
+
+End = Literal["gone", "later", "not ours"]
+"""Confirmed gone; tried and due again; taken, used or settled by somebody else."""
+
+
+class Attempted(Struct, frozen=True):
+    """What one attempt came to."""
+
+    sandbox_id: str
+    provider: str
+    end: End
+    detail: str = ""
+
+
+WorkersOf = Callable[[str, str | None], Workers]
+"""The workers of a provider and a tenant.
+
+Raises:
+    UsageError: The provider is not installed or configured any more.
+"""
+OnDone = Callable[[Attempted, int, int], None]
+"""Told of each attempt, how many are done, and of how many."""
+
+
+class CleanUp:
+    """Ends sandboxes by their rows.
+
+    Args:
+        store: The journal.
+        instance: Who acts.
+        workers_of: Where a row's worker comes from.
+        still_creating: Whether the create of this id may still be under way in a worker of this host.
+        timing: Bounds of the calls.
+        delays: Waits between attempts.
+        clock: Whose time decides what is due and settled.
+        log: Where failures are noted.
+        draw: For the jitter of the delays.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        instance: str,
+        workers_of: WorkersOf,
+        *,
+        still_creating: Callable[[str], bool],
+        timing: Timing,
+        delays: Delays,
+        clock: Clock,
+        log: Log,
+        draw: random.Random,
+    ) -> None:
+        self._store = store
+        self._instance = instance
+        self._workers_of = workers_of
+        self._still_creating = still_creating
+        self._timing = timing
+        self._delays = delays
+        self._clock = clock
+        self._log = log
+        self._draw = draw
+        self._in_hand: set[str] = set()
+        """What an attempt of this host is at: one at a time for a sandbox."""
+        self.closing = False
+        """The host ends: what fails now is for whoever comes next, at once."""
+
+    # -------------------------------------------------------------- what is due
+
+    async def due(self, *, dead: frozenset[str] = NOBODY) -> list[SandboxRow]:
+        """What should be looked at now.
+
+        Args:
+            dead: Instances that are proven dead, whose workers are gone.
+        """
+        return await self._store.work(self._clock.now_ms(), by=self._instance, dead=dead)
+
+    async def once(
+        self, rows: Iterable[SandboxRow], *, dead: frozenset[str] = NOBODY, on_done: OnDone | None = None
+    ) -> tuple[Attempted, ...]:
+        """One attempt at each of these, some at a time.
+
+        Args:
+            rows: As they were read.
+            dead: As in `due`.
+            on_done: Told as it goes on.
+
+        Raises:
+            StoreUnusable: The journal cannot be read or written.
+        """
+        chosen = [row for row in rows if row.id not in self._in_hand]
+        places = asyncio.Semaphore(AT_ONCE)
+        done: list[Attempted] = []
+
+        async def one(row: SandboxRow) -> None:
+            async with places:
+                attempted = await self.attempt(row, dead=dead)
+            done.append(attempted)
+            if on_done is not None:
+                on_done(attempted, len(done), len(chosen))
+
+        async with anyio.create_task_group() as tasks:
+            for row in chosen:
+                tasks.start_soon(one, row)
+        return tuple(done)
+
+    async def attempt(self, row: SandboxRow, *, dead: frozenset[str] = NOBODY) -> Attempted:
+        """Claim a sandbox and try once to end it.
+
+        Raises:
+            StoreUnusable: The journal cannot be written.
+
+        Repeat: safe; what is gone stays gone.
+        Cancel: the claim stays; this instance, or one that outlives it, tries again.
+        """
+        if row.id in self._in_hand:
+            return Attempted(row.id, row.provider, "not ours", "is being ended")
+        self._in_hand.add(row.id)
+        try:
+            reason = "its owner died" if row.owner is not None else "its time is over"
+            row = await self._store.claim(row.ref, by=self._instance, dead=dead)
+            if row.state in ("leased", "idle"):
+                row = await self._store.ending(row.ref, by=self._instance, reason=reason, dead=dead)
+            elif row.state == "creating":
+                await self._store.doubtful(row.ref, by=self._instance, reason="its owner died while it was created")
+                row = await self._read(row)
+            return await self._settle(row, None)
+        except (Stale, InUse) as refused:
+            return Attempted(row.id, row.provider, "not ours", str(refused))
+        finally:
+            self._in_hand.discard(row.id)
+
+    async def settle(self, row: SandboxRow, attachment: Attachment | None = None) -> Attempted:
+        """Try once to end a sandbox that this instance owns and nobody is at, and note what came of it.
+
+        Args:
+            row: In the state `ending`, `doubtful` or `intended`.
+            attachment: The sandbox's, where there is one already.
+
+        Raises:
+            StoreUnusable: The journal cannot be written.
+
+        Cancel: as for `attempt`.
+        """
+        if row.id in self._in_hand:
+            return Attempted(row.id, row.provider, "not ours", "is being ended")
+        self._in_hand.add(row.id)
+        try:
+            return await self._settle(row, attachment)
+        except Stale as stale:
+            return Attempted(row.id, row.provider, "not ours", str(stale))
+        finally:
+            self._in_hand.discard(row.id)
+
+    async def _read(self, row: SandboxRow) -> SandboxRow:
+        found = await self._store.sandbox(row.id)
+        if found is None or found.generation != row.generation:
+            raise Stale(f"sandbox {row.id} is not what it was", row=found)
+        return found
+
+    # -------------------------------------------------------------- one sandbox
+
+    async def _settle(self, row: SandboxRow, attachment: Attachment | None) -> Attempted:
+        try:
+            end = await self._end(row, attachment)
+        except (Stale, StoreUnusable):
+            raise
+        except SandportError as error:
+            return await self._failed(row, error)
+        if end is None:
+            return await self._unsettled(row.ref)
+        if row.state == "intended":
+            await self._refuse(row)
+        else:
+            await self._store.gone(row.ref, by=self._instance, what=end)
+        return Attempted(row.id, row.provider, "gone", end)
+
+    async def _refuse(self, row: SandboxRow) -> None:
+        lease = await self._store.lease(row.id)
+        await self._store.refused(row.ref, lease.id, by=self._instance, reason="its owner died before it was created")
+
+    async def _end(self, row: SandboxRow, attachment: Attachment | None) -> Literal["gone", "destroyed"] | None:
+        """End it; None where it may still appear."""
+        if row.state == "intended":
+            return "gone"
+        if row.state == "ending" and row.handle is not None:
+            return await (attachment or self._attachment(row, row.handle)).destroy()
+        return await self._end_by_id(row)
+
+    async def _end_by_id(self, row: SandboxRow) -> Literal["gone", "destroyed"] | None:
+        """Destroy every sandbox that the vendor lists under the id of a create whose outcome is not known."""
+        open_yet = self._still_creating(row.id)
+        workers = self._workers_of(row.provider, row.tenant)
+        found = await listed(
+            workers, config=Raw(row.config), secrets=dict(row.secrets), sandbox_id=row.id, timing=self._timing
+        )
+        for one in found:
+            await self._attachment(row, one.handle).destroy()
+        if found or open_yet:
+            # From here on it must stay away for the whole settle time: a list may be late in both directions.
+            if row.state == "doubtful":
+                await self._store.seen(row.ref, by=self._instance, handle=found[0].handle if found else None)
+            row = await self._read(row)
+        quiet_since_ms = row.quiet_since_ms if row.quiet_since_ms is not None else row.changed_at_ms
+        if open_yet or self._clock.now_ms() - quiet_since_ms < row.settle_ms:
+            return None
+        return "destroyed" if found else "gone"
+
+    def _attachment(self, row: SandboxRow, handle: str) -> Attachment:
+        return Attachment(
+            row.id,
+            handle,
+            config=Raw(row.config),
+            secrets=dict(row.secrets),
+            workers=self._workers_of(row.provider, row.tenant),
+            timing=self._timing,
+            log=self._log.bind(sandbox=row.id),
+        )
+
+    # -------------------------------------------------------------- not yet
+
+    async def _unsettled(self, ref: Ref) -> Attempted:
+        row = await self._store.sandbox(ref.sandbox_id)
+        assert row is not None  # this instance has it
+        now_ms = self._clock.now_ms()
+        settled_ms = (row.quiet_since_ms or now_ms) + row.settle_ms
+        # Looked for in between too: the sooner what appears is ended, the less it costs.
+        step_ms = max(round(self._delays.first_s * 1000), row.settle_ms // 8)
+        due_ms = max(now_ms + 1, min(settled_ms, now_ms + step_ms))
+        detail = f"a create of unknown outcome can still appear for {max(0, settled_ms - now_ms) / 1000:.0f} s"
+        return await self._later(row, detail, due_ms, counts=False)
+
+    async def _failed(self, row: SandboxRow, error: SandportError) -> Attempted:
+        # That no worker can be had says nothing about the sandbox.
+        absent = isinstance(error, (WorkerStartFailed, ProviderUnknown, UsageError))
+        delay_s = self._delays.absent_s if absent else self._delays.after(row.attempts + 1, draw=self._draw)
+        if isinstance(error, WireError) and error.retry_after_s is not None:
+            delay_s = max(delay_s, error.retry_after_s)
+        if self.closing:
+            return await self._later(row, str(error), self._clock.now_ms(), counts=False)
+        self._log(
+            "warning",
+            f"sandbox {row.id} at {row.provider} is not confirmed gone, the next try is in {delay_s:.0f} s: {error}",
+            sandbox=row.id,
+        )
+        return await self._later(row, str(error), self._clock.now_ms() + round(delay_s * 1000), counts=not absent)
+
+    async def _later(self, row: SandboxRow, detail: str, due_ms: int, *, counts: bool) -> Attempted:
+        await self._store.failed(row.ref, by=self._instance, error=detail, due_at_ms=due_ms, counts=counts)
+        return Attempted(row.id, row.provider, "later", detail)

@@ -1,0 +1,129 @@
+"""One lease that this host holds, from the moment that its sandbox is there to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from sandport.closing import finished_within
+from sandport.errors import SandportError
+from sandport.log import Log
+from sandport.numbers import Timing
+from sandport.store.errors import InUse, Stale, StoreUnusable
+from sandport.store.records import Ref
+from sandport.store.store import Store
+
+from .attachment import Attachment
+from .clean_up import CleanUp
+
+Spawn = Callable[[Coroutine[Any, Any, bool], str], "asyncio.Task[bool]"]
+"""Start a task that the host waits for before it closes the journal."""
+
+
+class Tenure:
+    """A lease, its journal, and the sandbox that it is a right to.
+
+    Attributes:
+        lease_id: Its id.
+        kept: Whether it outlives its block.
+    """
+
+    def __init__(
+        self,
+        ref: Ref,
+        lease_id: str,
+        attachment: Attachment,
+        *,
+        store: Store,
+        instance: str,
+        clean_up: CleanUp,
+        spawn: Spawn,
+        kept: bool,
+        timing: Timing,
+        log: Log,
+    ) -> None:
+        self.lease_id = lease_id
+        self.kept = kept
+        self._ref = ref
+        self._attachment = attachment
+        self._store = store
+        self._instance = instance
+        self._clean_up = clean_up
+        self._spawn = spawn
+        self._timing = timing
+        self._log = log
+        self._ending: asyncio.Task[bool] | None = None
+
+    async def keep(self, name: str | None) -> None:
+        """Have it outlive its block.
+
+        Raises:
+            NameTaken: Another lease that has not ended has the name; nothing was changed.
+            Stale: It has ended.
+        """
+        # The journal first: one that the provider keeps and no row does would be ended by the next recovery.
+        await self._store.keep(self.lease_id, by=self._instance, name=name)
+        self.kept = True
+        await self._attachment.set_keep(True)
+
+    async def end(self, reason: str) -> bool:
+        """End the lease and the sandbox; True once that is confirmed, at most the close grace later.
+
+        Repeat: one at a time; a second caller waits for the same end, or confirms it.
+        Cancel: goes on to the end or the bound; the cancel is raised then.
+        """
+        if self._ending is None or (self._ending.done() and not self._confirmed()):
+            self._ending = self._spawn(self._end(reason), f"sandport end {self._ref.sandbox_id}")
+        grace_s = self._timing.close_grace_s
+        if not await finished_within(self._ending, grace_s):
+            self._log("error", f"the end of the sandbox is not confirmed after {grace_s:g} s, and still waited for")
+            return False
+        return self._ending.result()
+
+    def _confirmed(self) -> bool:
+        return self._ending is not None and not self._ending.cancelled() and self._ending.result()
+
+    async def _end(self, reason: str) -> bool:
+        try:
+            # Its own block ends it, whoever else runs a command in it.
+            row = await self._store.ending(self._ref, by=self._instance, reason=reason, force=True)
+        except (Stale, InUse) as stale:
+            return await self._ended_elsewhere(stale)
+        except StoreUnusable as error:
+            return await self._end_unwritten(error)
+        attempted = await self._clean_up.settle(row, self._attachment)
+        if attempted.end == "later":
+            self._log("error", f"the end of the sandbox is not confirmed: {attempted.detail}")
+            self._clean_up.nudge()
+        return attempted.end == "gone"
+
+    async def _ended_elsewhere(self, why: Stale | InUse) -> bool:
+        """Another process ended it, or is at it; nothing of it is ours any more."""
+        self._attachment.lose("another process ended it")
+        row = why.row
+        if row is None or row.state == "gone" or row.generation != self._ref.generation:
+            return True
+        self._log("warning", f"the end of the sandbox is left to another process: it is {row.state}")
+        return False
+
+    async def _end_unwritten(self, error: StoreUnusable) -> bool:
+        """The journal cannot be written: its row is enough for the next start, and the sandbox must end now."""
+        self._log("error", f"the end of the lease cannot be written down: {error}")
+        try:
+            await self._attachment.destroy()
+        except SandportError as failure:
+            self._log("error", f"the end of the sandbox is not confirmed: {failure}")
+            return False
+        return True
+
+    async def release(self) -> None:
+        """The block is over, the lease is kept: it is nobody's now.
+
+        Raises:
+            StoreUnusable: The journal cannot be written; the next start lets it go.
+        """
+        try:
+            await self._store.release(self.lease_id, by=self._instance)
+        except Stale as stale:
+            self._log("warning", f"the kept lease had ended before its block: {stale}")
