@@ -1,0 +1,194 @@
+"""Reading from SQLite, inside a transaction or outside one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from sqlite3 import Connection
+
+from sandport.nearest import nearest
+
+from .errors import LeaseUnknown
+from .records import Leased, LeaseRow, Receipt, Ref, SandboxRow, SandboxState, Use
+from .rows import (
+    LEASE_COLUMNS,
+    RECEIPT_COLUMNS,
+    SANDBOX_COLUMNS,
+    USE_COLUMNS,
+    lease_row,
+    receipt_row,
+    sandbox_row,
+    use_row,
+)
+from .states import CLEANED, SANDBOX_STATES
+
+_SHORTEST_BEGINNING = 4
+"""Characters of an id: two say only what it is an id of."""
+_MOST_TOLD = 5
+
+_LISTED = "(SELECT value FROM json_each(?))"
+"""A list of any length as one parameter."""
+
+_SANDBOX = f"SELECT {SANDBOX_COLUMNS} FROM sandbox WHERE id = ?"
+_LEASE = f"SELECT {LEASE_COLUMNS} FROM lease WHERE id = ?"
+_LEASE_OF = f"SELECT {LEASE_COLUMNS} FROM lease WHERE sandbox_id = ? AND generation = ?"
+_CLEANED = ", ".join(f"'{state}'" for state in sorted(CLEANED))
+_NOBODYS_WORK = f"owner IS NULL AND (state IN ({_CLEANED}) OR expires_at_ms IS NOT NULL)"
+_NOBODYS_TIME = f"CASE WHEN state IN ({_CLEANED}) THEN due_at_ms ELSE max(due_at_ms, expires_at_ms) END"
+_WORK = f"""
+    SELECT {SANDBOX_COLUMNS} FROM sandbox
+    WHERE state <> 'gone' AND due_at_ms <= ?1 AND (
+        ({_NOBODYS_WORK} AND {_NOBODYS_TIME} <= ?1)
+        OR (owner = ?2 AND state IN ('ending', 'doubtful'))
+        OR owner IN (SELECT value FROM json_each(?3)))
+    ORDER BY due_at_ms, sandbox.rowid
+"""
+_NEXT_DUE = f"SELECT min({_NOBODYS_TIME}) FROM sandbox WHERE state <> 'gone' AND {_NOBODYS_WORK}"
+_OWNERS = """
+    SELECT owner FROM sandbox WHERE state <> 'gone' AND owner IS NOT NULL
+    UNION SELECT owner FROM lease WHERE state <> 'ended' AND owner IS NOT NULL
+    UNION SELECT instance FROM use
+"""
+
+
+def listed(values: Collection[str]) -> str:
+    """The parameter for a list."""
+    return json.dumps(sorted(values)) if values else "[]"
+
+
+def sandbox(db: Connection, sandbox_id: str) -> SandboxRow | None:
+    """The row of this id."""
+    found = db.execute(_SANDBOX, (sandbox_id,)).fetchone()
+    return None if found is None else sandbox_row(found)
+
+
+def lease_by_id(db: Connection, lease_id: str) -> LeaseRow:
+    """The lease of exactly this id.
+
+    Raises:
+        LeaseUnknown: There is none.
+    """
+    found = db.execute(_LEASE, (lease_id,)).fetchone()
+    if found is None:
+        raise _unknown(db, lease_id)
+    return lease_row(found)
+
+
+def lease_of(db: Connection, ref: Ref) -> LeaseRow | None:
+    """The lease of one generation."""
+    found = db.execute(_LEASE_OF, (ref.sandbox_id, ref.generation)).fetchone()
+    return None if found is None else lease_row(found)
+
+
+def lease(db: Connection, which: str) -> LeaseRow:
+    """The lease that somebody means: see `Store.lease`."""
+    for condition in ("id = ?", "name = ?", "sandbox_id = ?"):
+        found = db.execute(
+            f"SELECT {LEASE_COLUMNS} FROM lease WHERE {condition}"
+            " ORDER BY state = 'ended', requested_at_ms DESC, rowid DESC LIMIT 1",
+            (which,),
+        ).fetchone()
+        if found is not None:
+            return lease_row(found)
+    if len(which) >= _SHORTEST_BEGINNING:
+        for state in ("state <> 'ended'", "state = 'ended'"):
+            begun = db.execute(
+                f"SELECT {LEASE_COLUMNS} FROM lease WHERE {state}"
+                " AND (substr(id, 1, length(?1)) = ?1 OR substr(sandbox_id, 1, length(?1)) = ?1)"
+                " ORDER BY rowid DESC LIMIT ?2",
+                (which, _MOST_TOLD),
+            ).fetchall()
+            if len(begun) == 1:
+                return lease_row(begun[0])
+            if begun:
+                ids = [lease_row(values).id for values in begun]
+                raise LeaseUnknown(
+                    f"{which!r} is the beginning of several: {', '.join(ids)}; give more of it",
+                    asked=which,
+                    nearest=ids,
+                )
+    raise _unknown(db, which)
+
+
+def _unknown(db: Connection, which: str) -> LeaseUnknown:
+    # Only a person's mistake comes here; whoever has thousands of leases can wait for their names to be compared.
+    import difflib
+
+    known: list[str] = []
+    for values in db.execute("SELECT id, name, sandbox_id FROM lease WHERE state <> 'ended'"):
+        known += [value for value in values if value is not None]
+    close = difflib.get_close_matches(which, known, n=3)
+    return LeaseUnknown(f"there is no lease {which!r}{nearest(which, known)}", asked=which, nearest=close)
+
+
+def leased(db: Connection, which: str) -> Leased:
+    """The lease that somebody means, with its sandbox."""
+    return with_sandbox(db, lease(db, which))
+
+
+def with_sandbox(db: Connection, row: LeaseRow) -> Leased:
+    """A lease with its sandbox."""
+    of = sandbox(db, row.sandbox_id)
+    assert of is not None  # a foreign key holds it
+    return Leased(lease=row, sandbox=of)
+
+
+def sandboxes(
+    db: Connection, states: Collection[SandboxState] | None, owners: Collection[str | None] | None
+) -> list[SandboxRow]:
+    """The rows in these states of these owners."""
+    sql = f"SELECT {SANDBOX_COLUMNS} FROM sandbox WHERE "
+    parameters: list[str] = []
+    if states is None:
+        sql += "state <> 'gone'"
+    else:
+        sql += f"state IN {_LISTED}"
+        parameters.append(listed(states))
+    if owners is not None:
+        nobody = "owner IS NULL OR " if None in owners else ""
+        sql += f" AND ({nobody}owner IN {_LISTED})"
+        parameters.append(listed([owner for owner in owners if owner is not None]))
+    return [sandbox_row(values) for values in db.execute(f"{sql} ORDER BY sandbox.rowid", parameters)]
+
+
+def leases(db: Connection, *, ended: bool) -> list[LeaseRow]:
+    """The leases, oldest first."""
+    only = "" if ended else "WHERE state <> 'ended' "
+    return [lease_row(values) for values in db.execute(f"SELECT {LEASE_COLUMNS} FROM lease {only}ORDER BY rowid")]
+
+
+def uses(db: Connection, lease_id: str | None) -> list[Use]:
+    """Who uses a lease, or any."""
+    if lease_id is None:
+        found = db.execute(f"SELECT {USE_COLUMNS} FROM use ORDER BY since_ms, lease_id, instance")
+    else:
+        found = db.execute(f"SELECT {USE_COLUMNS} FROM use WHERE lease_id = ? ORDER BY since_ms, instance", (lease_id,))
+    return [use_row(values) for values in found]
+
+
+def receipts(db: Connection, sandbox_id: str) -> list[Receipt]:
+    """What was done to a sandbox."""
+    found = db.execute(f"SELECT {RECEIPT_COLUMNS} FROM receipt WHERE sandbox_id = ? ORDER BY rowid", (sandbox_id,))
+    return [receipt_row(values) for values in found]
+
+
+def work(db: Connection, now_ms: int, by: str, dead: Collection[str]) -> list[SandboxRow]:
+    """What clean-up should look at: see `Store.work`."""
+    return [sandbox_row(values) for values in db.execute(_WORK, (now_ms, by, listed(dead)))]
+
+
+def next_due_ms(db: Connection) -> int | None:
+    """When the first of nobody's rows is up."""
+    found: int | None = db.execute(_NEXT_DUE).fetchone()[0]
+    return found
+
+
+def owners(db: Connection) -> frozenset[str]:
+    """Who owns or uses something."""
+    return frozenset(values[0] for values in db.execute(_OWNERS))
+
+
+def counts(db: Connection) -> dict[SandboxState, int]:
+    """How many are in each state."""
+    found = dict(db.execute("SELECT state, count(*) FROM sandbox GROUP BY state").fetchall())
+    return {state: found.get(state, 0) for state in SANDBOX_STATES}
