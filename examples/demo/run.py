@@ -4,15 +4,17 @@
     ./dev demo --sabotage        leave a process behind on purpose; the check at the end must fail
 
 This process does none of the work. It makes itself the one that orphans fall to, starts `job.py` in a child, and when
-that has ended looks for what outlived it: processes, files of state, temporary files. A zombie has ended and does not
+that has ended looks for what outlived it: processes, files of state, temporary files, rows of the journal. A zombie has ended and does not
 count. Exit code 0: the job was done and nothing is left.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,16 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PR_SET_CHILD_SUBREAPER = 36
 SETTLE_S = 2.0
 """A process that is ending may still be seen for a moment."""
+PREPARE = """
+import asyncio, sandport
+
+async def open_and_close():
+    async with sandport.Host.open() as host:
+        host.home.state_dir("local")
+
+asyncio.run(open_and_close())
+"""
+"""What a host keeps between runs: its version, its journal, the folders of its workers."""
 
 
 def become_subreaper() -> None:
@@ -74,6 +86,9 @@ def leftovers(home: Path, scratch: Path, home_before: set[str]) -> list[str]:
     found = [f"process {pid}: {line[:100]}" for pid, line in alive]
     found += [f"file of state: {name}" for name in sorted(files_in(home) - home_before)]
     found += [f"temporary file: {name}" for name in sorted(files_in(scratch))]
+    with contextlib.closing(sqlite3.connect(f"file:{home}/journal.db?mode=ro", uri=True)) as journal:
+        rows = journal.execute("SELECT id, state FROM sandbox WHERE state != 'gone'")
+        found += [f"row of the journal: {sandbox} is {state}" for sandbox, state in rows]
     return found
 
 
@@ -90,8 +105,7 @@ def main() -> int:
         scratch.mkdir(mode=0o700)
         environ = os.environ | {"SANDPORT_HOME": str(home), "TMPDIR": str(scratch)}
         # What a host keeps between runs is made first, so that only what a run leaves shows up.
-        prepare = [sys.executable, "-c", "from sandport.home import Home; Home.open().state_dir('local')"]
-        subprocess.run(prepare, check=True, env=environ)
+        subprocess.run([sys.executable, "-c", PREPARE], check=True, env=environ)
         before = files_in(home)
         command = [sys.executable, "-m", "examples.demo.job", *(["--offline"] if options.offline else [])]
         done = subprocess.run(command, env=environ, cwd=REPOSITORY, check=False)
@@ -102,7 +116,7 @@ def main() -> int:
         for line in found:
             print(f"LEFT: {line}")
         if not found:
-            print("no process, no file of state, no temporary file")
+            print("no process, no file of state, no temporary file, no sandbox in the journal")
         for pid, _ in list(below(os.getpid())):
             os.kill(pid, 9)
     if done.returncode != 0:

@@ -1,6 +1,7 @@
 """What the integration tests share: worker commands, a log that can be waited for, journals, facts from /proc."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -136,7 +137,8 @@ def children(pid: int | None = None) -> list[int]:
     own = os.getpid() if pid is None else pid
     found: list[int] = []
     for task in Path(f"/proc/{own}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
+        with contextlib.suppress(FileNotFoundError):  # a thread that ended meanwhile; its children are another's now
+            found += [int(child) for child in (task / "children").read_text().split()]
     return sorted(found)
 
 

@@ -13,7 +13,7 @@ from sandport.configuration import Configuration, HostSettings, ProviderSettings
 from sandport.errors import (
     CommandNotExecutable,
     CommandNotFound,
-    LeaseNotFound,
+    LeaseLost,
     NotSupported,
     PathNotFound,
     UsageError,
@@ -234,7 +234,7 @@ async def test_a_life_time_ends_the_sandbox_and_a_longer_command_is_refused(host
         with pytest.raises(UsageError, match="outlasts the lease"):
             await sandbox.execute(["sleep", "600"], timeout_s=60)
         await eventually(lambda: mentioning(sandbox.id) == {})
-        with pytest.raises(LeaseNotFound, match="expire"):
+        with pytest.raises(LeaseLost, match="expire"):
             await sandbox.execute(["true"])
 
 
@@ -279,7 +279,7 @@ async def test_a_stuck_worker_is_replaced_at_the_end_of_a_lease_and_its_sandbox_
         async with host.lease("local") as leased:
             running = asyncio.ensure_future(leased.execute(shell=f"echo $$ > {mark}; sleep 600"))
             await begun(mark)
-            supervisor = host._supervisors["local"]
+            supervisor = host._supervisor("local")
             assert supervisor.current is not None
             stuck = supervisor.current.process.pid
             os.kill(stuck, signal.SIGSTOP)
@@ -315,7 +315,7 @@ async def test_output_that_a_stalled_consumer_never_took_is_counted_after_a_time
     ):
         running = asyncio.ensure_future(sandbox.execute(shell="yes flood", timeout_s=0.3, on_output=stall))
         await eventually(lambda: handed_on > 0)
-        worker = host._supervisors["local"].current
+        worker = host._supervisor("local").current
         assert worker is not None
         await eventually(lambda: "execute" not in worker.client.open_methods)
         answered.set()

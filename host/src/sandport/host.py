@@ -210,14 +210,14 @@ class Host:
             ProviderUnknown, ProviderConflict: There is none of this name, or more than one.
             WorkerStartFailed: It does not come up; the message has the end of its log.
         """
-        worker = await self._supervisor(provider, None).worker()
+        worker = await self._supervisor(provider).worker()
         return ProviderFacts(
             name=provider,
             hello=worker.hello,
             withheld=withheld(self._environ, worker.hello.wants_env, worker.process.given_env),
         )
 
-    def _supervisor(self, provider: str, tenant: str | None) -> Supervisor:
+    def _supervisor(self, provider: str, tenant: str | None = None) -> Supervisor:
         if self._closing:
             raise UsageError("the host is closed")
         settings = self.configuration.providers.get(provider, ProviderSettings())

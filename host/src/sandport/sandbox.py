@@ -163,9 +163,7 @@ class Sandbox:
         Repeat: runs the command again; never done by the host itself.
         Cancel: kills the command and what it started, then returns within the close grace.
         """
-        line = command_line(
-            argv, shell=shell, cwd=cwd, env=self._env | dict(env or {}), user=user, timeout_s=timeout_s
-        )
+        line = command_line(argv, shell=shell, cwd=cwd, env=self._env | dict(env or {}), user=user, timeout_s=timeout_s)
         self._refuse_outliving(line, timeout_s)
         if len(stdin) > INLINE_STDIN_BYTES:
             return await self._execute_with_pipe(line, stdin, output_limit_bytes, spill_to, on_output)
@@ -292,9 +290,7 @@ class Sandbox:
 
         Cancel: the process is killed as at the end of the block.
         """
-        line = command_line(
-            argv, shell=shell, cwd=cwd, env=self._env | dict(env or {}), user=user, timeout_s=timeout_s
-        )
+        line = command_line(argv, shell=shell, cwd=cwd, env=self._env | dict(env or {}), user=user, timeout_s=timeout_s)
         self._refuse_outliving(line, timeout_s)
         names: tuple[StreamName, ...] = ("pty",) if pty else _STREAMS
         captures = {name: Capture(output_limit_bytes) for name in names}

@@ -11,7 +11,6 @@ Each arrow is in the journal before what follows it is done: whoever finds the r
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import anyio.lowlevel

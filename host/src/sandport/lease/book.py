@@ -40,7 +40,7 @@ LOOK_S = 10.0
 """At least so often is looked for work that others left: owners that died since, leases whose time is over."""
 
 START_AHEAD_S = 60.0
-"""At its start a host also tries what is due that soon: whoever starts anew after a failure expects it to be seen to."""
+"""At its start a host also tries what is due that soon: who starts anew after a failure wants it seen to."""
 
 
 class Book:
@@ -173,7 +173,8 @@ class Book:
         """End whatever this acquire may have created; loud where it fails."""
         try:
             await acquiring.settle()
-            return await self._undo_row(acquiring, request, reason)
+            with self.clean_up.holding(request.sandbox_id):
+                return await self._undo_row(acquiring, request, reason)
         except StoreUnusable as error:
             self._log("error", f"the journal cannot be written: {error}", sandbox=request.sandbox_id)
             return await self._undo_unwritten(acquiring, request)
@@ -269,7 +270,8 @@ class Book:
         attachment = self._bare_attachment(request, leased.sandbox.handle, workers)
         await attachment.worker()
         tenure = self._tenure(leased.sandbox.generation, request, attachment)
-        return Sandbox(request, attachment.lease or lease_result(leased.sandbox), attachment, tenure, timing=self._timing)
+        lease = attachment.lease or lease_result(leased.sandbox)
+        return Sandbox(request, lease, attachment, tenure, timing=self._timing)
 
     # -------------------------------------------------------------- ending
 
@@ -290,13 +292,14 @@ class Book:
         if row.state in ("ending", "doubtful"):
             return await self.clean_up.attempt(row)
         dead = (await self._recovery.sort()).dead
-        try:
-            row = await self.store.ending(row.ref, by=self._instance, reason=reason, force=force, dead=dead)
-        except Stale as stale:
-            if stale.row is not None and stale.row.state == "gone":
-                return Attempted(row.id, row.provider, "gone", "another process ended it")
-            raise
-        return await self.clean_up.settle(row)
+        with self.clean_up.holding(row.id):
+            try:
+                row = await self.store.ending(row.ref, by=self._instance, reason=reason, force=force, dead=dead)
+            except Stale as stale:
+                if stale.row is not None and stale.row.state == "gone":
+                    return Attempted(row.id, row.provider, "gone", "another process ended it")
+                raise
+            return await self.clean_up.settle(row)
 
     # -------------------------------------------------------------- clean-up
 
@@ -339,7 +342,7 @@ class Book:
         self._nudged.set()
 
     async def _wait_s(self) -> float:
-        due_ms = await self.store.next_due_ms(by=self._instance)
+        due_ms = await self.store.next_due_ms()
         if due_ms is None:
             return LOOK_S
         # Never at once: what is due and not ours to end would be looked at without a pause.

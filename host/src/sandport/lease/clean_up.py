@@ -16,8 +16,9 @@ time of the next attempt. Nothing here ends a sandbox that a live instance holds
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 import anyio
@@ -154,23 +155,35 @@ class CleanUp:
         """
         if row.id in self._in_hand:
             return Attempted(row.id, row.provider, "not ours", "is being ended")
-        self._in_hand.add(row.id)
         try:
-            reason = "its owner died" if row.owner is not None else "its time is over"
-            row = await self._store.claim(row.ref, by=self._instance, dead=dead)
-            if row.state in ("leased", "idle"):
-                row = await self._store.ending(row.ref, by=self._instance, reason=reason, dead=dead)
-            elif row.state == "creating":
-                await self._store.doubtful(row.ref, by=self._instance, reason="its owner died while it was created")
-                row = await self._read(row)
-            return await self._settle(row, None)
+            with self.holding(row.id):
+                return await self._attempt(row, dead)
         except (Stale, InUse) as refused:
             return Attempted(row.id, row.provider, "not ours", str(refused))
+
+    async def _attempt(self, row: SandboxRow, dead: frozenset[str]) -> Attempted:
+        reason = "its owner died" if row.owner is not None else "its time is over"
+        row = await self._store.claim(row.ref, by=self._instance, dead=dead)
+        if row.state in ("leased", "idle"):
+            row = await self._store.ending(row.ref, by=self._instance, reason=reason, dead=dead)
+        elif row.state == "creating":
+            await self._store.doubtful(row.ref, by=self._instance, reason="its owner died while it was created")
+            row = await self._read(row)
+        return await self._settle(row, None)
+
+    @contextlib.contextmanager
+    def holding(self, sandbox_id: str) -> Iterator[None]:
+        """For the block, the queue leaves this sandbox to whoever runs it."""
+        held = sandbox_id not in self._in_hand
+        self._in_hand.add(sandbox_id)
+        try:
+            yield
         finally:
-            self._in_hand.discard(row.id)
+            if held:
+                self._in_hand.discard(sandbox_id)
 
     async def settle(self, row: SandboxRow, attachment: Attachment | None = None) -> Attempted:
-        """Try once to end a sandbox that this instance owns and nobody is at, and note what came of it.
+        """Try once to end a sandbox that this instance owns, and note what came of it; call it while `holding` it.
 
         Args:
             row: In the state `ending`, `doubtful` or `intended`.
@@ -181,15 +194,10 @@ class CleanUp:
 
         Cancel: as for `attempt`.
         """
-        if row.id in self._in_hand:
-            return Attempted(row.id, row.provider, "not ours", "is being ended")
-        self._in_hand.add(row.id)
         try:
             return await self._settle(row, attachment)
         except Stale as stale:
             return Attempted(row.id, row.provider, "not ours", str(stale))
-        finally:
-            self._in_hand.discard(row.id)
 
     async def _read(self, row: SandboxRow) -> SandboxRow:
         found = await self._store.sandbox(row.id)

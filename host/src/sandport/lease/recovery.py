@@ -77,7 +77,7 @@ class Recovery:
     async def _end_workers(self, dead: frozenset[str]) -> None:
         for instance in dead - self._workers_ended:
             self._log("info", f"host {instance} is dead; what it left is cleaned up")
-            left = await survivors.end_workers(instance, patience_s=ORPHANS_S)
+            left = await survivors.end_workers(self._root, instance, patience_s=ORPHANS_S)
             for survivor in left:
                 self._log("warning", f"something of a dead host still runs and is left alone: {survivor}")
             self._workers_ended.add(instance)

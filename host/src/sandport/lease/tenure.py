@@ -85,6 +85,10 @@ class Tenure:
         return self._ending is not None and not self._ending.cancelled() and self._ending.result()
 
     async def _end(self, reason: str) -> bool:
+        with self._clean_up.holding(self._ref.sandbox_id):
+            return await self._end_held(reason)
+
+    async def _end_held(self, reason: str) -> bool:
         try:
             # Its own block ends it, whoever else runs a command in it.
             row = await self._store.ending(self._ref, by=self._instance, reason=reason, force=True)
@@ -95,7 +99,6 @@ class Tenure:
         attempted = await self._clean_up.settle(row, self._attachment)
         if attempted.end == "later":
             self._log("error", f"the end of the sandbox is not confirmed: {attempted.detail}")
-            self._clean_up.nudge()
         return attempted.end == "gone"
 
     async def _ended_elsewhere(self, why: Stale | InUse) -> bool:

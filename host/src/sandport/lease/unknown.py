@@ -59,9 +59,7 @@ class Found(Struct, frozen=True):
     unasked: tuple[Unasked, ...] = ()
 
 
-async def find_unknown(
-    store: Store, workers_of: WorkersOf, more: Iterable[Account], *, timing: Timing
-) -> Found:
+async def find_unknown(store: Store, workers_of: WorkersOf, more: Iterable[Account], *, timing: Timing) -> Found:
     """Ask every vendor that this store ever used, and those that are configured.
 
     Raises:
