@@ -4,8 +4,8 @@
     ./dev demo --sabotage        leave a process behind on purpose; the check at the end must fail
 
 This process does none of the work. It makes itself the one that orphans fall to, starts `job.py` in a child, and when
-that has ended looks for what outlived it: processes, files of state, temporary files, rows of the journal. A zombie has ended and does not
-count. Exit code 0: the job was done and nothing is left.
+that has ended looks for what outlived it: processes, files of state, temporary files, rows of the journal. A zombie has
+ended and does not count. Exit code 0: the job was done and nothing is left.
 """
 
 from __future__ import annotations
