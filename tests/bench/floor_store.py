@@ -20,14 +20,14 @@ from .order import Order
 Statements = Sequence[tuple[str, tuple[Any, ...]]]
 
 _LEASE: Final = (
-    "INSERT INTO lease VALUES"
-    " (?, ?, 1, 'requested', '', 'local', NULL, 0, ?, 'run-1', NULL, NULL, NULL, NULL, ?, ?, NULL, NULL)"
+    "INSERT INTO lease VALUES (NULL, (SELECT key FROM sandbox WHERE id = ?),"
+    " ?, ?, 1, 'requested', '', 'local', NULL, 0, ?, 'run-1', NULL, NULL, NULL, NULL, ?, ?, NULL, NULL)"
 )
 _SANDBOX: Final = (
     "INSERT INTO sandbox VALUES"
-    " (?, 1, 'intended', 'local', '', 'local', ?, ?, NULL, NULL, NULL, ?, 0, NULL, ?, ?, NULL, 0, 0, '')"
+    " (NULL, ?, 1, 'intended', 'local', '', 'local', ?, ?, NULL, NULL, NULL, ?, 0, NULL, ?, ?, NULL, 0, 0, '')"
 )
-_USE: Final = "INSERT INTO use VALUES (?, ?, ?, 1)"
+_USE: Final = "INSERT INTO use SELECT key, ?, ?, 1 FROM lease WHERE id = ?"
 _CREATING: Final = (
     "UPDATE sandbox SET state = 'creating', provider_version = ?, settle_ms = ?, changed_at_ms = ?"
     " WHERE id = ? AND generation = ? AND state = 'intended' AND owner = ?"
@@ -40,7 +40,7 @@ _ACTIVE: Final = (
     "UPDATE lease SET state = 'active', active_at_ms = ?"
     " WHERE id = ? AND sandbox_id = ? AND generation = ? AND state = 'requested'"
 )
-_RECEIPT: Final = "INSERT INTO receipt VALUES (?, 1, ?, ?, ?, ?)"
+_RECEIPT: Final = "INSERT INTO receipt SELECT NULL, key, 1, ?, ?, ?, ? FROM sandbox WHERE id = ?"
 _NONE: Final = b"\x80"
 
 
@@ -48,19 +48,19 @@ def acquire(number: int) -> tuple[Statements, Statements, Statements]:
     """The statements of the three changes of one acquire: request, creating, created."""
     sandbox, lease, owner, now = lease_rows.id_of("sp", number), lease_rows.id_of("le", number), lease_rows.OWNER, 1
     request = (
-        (_LEASE, (lease, sandbox, owner, _NONE, now)),
         (_SANDBOX, (sandbox, lease_rows.CONFIG, _NONE, owner, now, now)),
-        (_USE, (lease, owner, now)),
-        (_RECEIPT, (sandbox, now, "requested", "", owner)),
+        (_LEASE, (sandbox, lease, sandbox, owner, _NONE, now)),
+        (_USE, (owner, now, lease)),
+        (_RECEIPT, (now, "requested", "", owner, sandbox)),
     )
     creating = (
         (_CREATING, ("1.0", 1000, now, sandbox, 1, owner)),
-        (_RECEIPT, (sandbox, now, "creating", "", owner)),
+        (_RECEIPT, (now, "creating", "", owner, sandbox)),
     )
     created = (
         (_CREATED, (lease_rows.HANDLE, lease_rows.RESULT, 5, now, sandbox, 1, owner)),
         (_ACTIVE, (now, lease, sandbox, 1)),
-        (_RECEIPT, (sandbox, now, "created", lease_rows.HANDLE, owner)),
+        (_RECEIPT, (now, "created", lease_rows.HANDLE, owner, sandbox)),
     )
     return request, creating, created
 
