@@ -57,12 +57,24 @@ def _kinds() -> dict[str, Callable[[], Measured]]:
 
         return SandportCommands()
 
+    def floor_store() -> Measured:
+        from .floor_store import FloorStore
+
+        return FloorStore()
+
+    def sandport_store() -> Measured:
+        from .sandport_store import SandportStore
+
+        return SandportStore()
+
     return {
         "ref": ref,
         "ref, allocator ready": ref_allocator_ready,
         "sandport": sandport,
         "floor commands": floor_commands,
         "sandport commands": sandport_commands,
+        "floor store": floor_store,
+        "sandport store": sandport_store,
     }
 
 

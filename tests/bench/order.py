@@ -26,6 +26,9 @@ Do = Literal[
     "stream base64",
     "stream captured",
     "memory",
+    "acquires",
+    "acquires, three transactions",
+    "requests",
 ]
 
 
@@ -36,6 +39,7 @@ class Order(Struct, frozen=True, kw_only=True):
     count: int = 1
     size_bytes: int = 0
     path: str = ""
+    callers: int = 1
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -60,7 +64,9 @@ class Subject:
         self._process = process
         self._kind = kind
 
-    def measure(self, do: Do, *, count: int = 1, size_bytes: int = 0, path: str = "") -> tuple[float, ...]:
+    def measure(
+        self, do: Do, *, count: int = 1, size_bytes: int = 0, path: str = "", callers: int = 1
+    ) -> tuple[float, ...]:
         """Have one thing measured, and wait for it.
 
         Raises:
@@ -68,7 +74,7 @@ class Subject:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        order = Order(do=do, count=count, size_bytes=size_bytes, path=path)
+        order = Order(do=do, count=count, size_bytes=size_bytes, path=path, callers=callers)
         with contextlib.suppress(BrokenPipeError):  # it ended: there is no answer, which is told below
             self._process.stdin.write(_encode(order) + b"\n")
         line = self._process.stdout.readline()

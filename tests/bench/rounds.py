@@ -28,6 +28,8 @@ class Size(Struct, frozen=True, kw_only=True):
     """Blocks of anything else."""
     calls_in_flight: int = 6000
     large_calls: int = 3
+    acquires: int = 1500
+    requests: int = 100
     starts: int = 3
     commands: int = 30
     streams: int = 2
@@ -43,6 +45,8 @@ QUICK = Size(
     blocks=2,
     calls_in_flight=640,
     large_calls=1,
+    acquires=100,
+    requests=10,
     starts=1,
     commands=3,
     streams=1,

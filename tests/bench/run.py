@@ -23,10 +23,20 @@ from tests.bench.rows_calls import OpenCalls, SequentialCalls
 from tests.bench.rows_commands import Commands, Streams
 from tests.bench.rows_files import Files
 from tests.bench.rows_starts import Imports, Starts
+from tests.bench.rows_store import Store
 from tests.bench.table import document, table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
-TRIALS: tuple[Trial, ...] = (SequentialCalls(), OpenCalls(), Starts(), Commands(), Streams(), Imports(), Files())
+TRIALS: tuple[Trial, ...] = (
+    SequentialCalls(),
+    OpenCalls(),
+    Starts(),
+    Commands(),
+    Streams(),
+    Imports(),
+    Store(),
+    Files(),
+)
 
 
 def chosen(only: str) -> list[Trial]:

@@ -19,15 +19,27 @@ class Lease:
         self.handle = f"local/1/{sandbox_id}"
 
     @classmethod
-    async def acquire(cls, host: HostInMemory, state_dir: Path, *, ttl_ms: int = 600_000) -> "Lease":
+    async def acquire(
+        cls, host: HostInMemory, state_dir: Path, *, ttl_ms: int = 600_000, keep: bool = False
+    ) -> "Lease":
         lease = cls(host, state_dir, new_id())
-        await host.call("acquireLease", types.AcquireLeaseParams(sandbox_id=lease.id, ttl_ms=ttl_ms))
+        await host.call("acquireLease", types.AcquireLeaseParams(sandbox_id=lease.id, ttl_ms=ttl_ms, keep=keep))
         return lease
 
     @property
     def init(self) -> int:
         """The process of its init."""
         return int(json.loads((self.path / "init.json").read_text())["pid"])
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What is recorded of it."""
+        record: dict[str, Any] = json.loads((self.path / "record.json").read_text())
+        return record
+
+    def seen_by(self, host: HostInMemory) -> "Lease":
+        """The same sandbox from another worker."""
+        return Lease(host, self.path.parent, self.id)
 
     def start(self, *argv: Any, **more: Any) -> Request:
         """Begin to run a program."""
@@ -64,8 +76,8 @@ class Lease:
         answer: types.SignalProcessResult = await self.host.call("signalProcess", params)
         return answer.delivered
 
-    async def attach(self) -> types.AttachLeaseResult:
-        params = types.AttachLeaseParams(sandbox_id=self.id, handle=self.handle)
+    async def attach(self, *, keep: bool | None = None) -> types.AttachLeaseResult:
+        params = types.AttachLeaseParams(sandbox_id=self.id, handle=self.handle, keep=keep)
         answer: types.AttachLeaseResult = await self.host.call("attachLease", params)
         return answer
 

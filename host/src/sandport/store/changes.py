@@ -17,7 +17,6 @@ from .records import Leased, LeaseRow, Ref, SandboxRow, Use, What
 from .rows import (
     LEASE,
     LEASE_COLUMNS,
-    RECEIPT_COLUMNS,
     SANDBOX,
     SANDBOX_COLUMNS,
     USE_COLUMNS,
@@ -32,9 +31,15 @@ _MOST_FAILURES_KEPT: Final = 100
 """Receipts of failed attempts for one sandbox: a vendor may be down for weeks."""
 
 _INSERT_SANDBOX = f"INSERT INTO sandbox ({SANDBOX_COLUMNS}) VALUES ({marks(SANDBOX)})"
-_INSERT_LEASE = f"INSERT INTO lease ({LEASE_COLUMNS}) VALUES ({marks(LEASE)})"
-_INSERT_USE = f"INSERT INTO use ({USE_COLUMNS}) VALUES (?, ?, ?, 1)"
-_INSERT_RECEIPT = f"INSERT INTO receipt ({RECEIPT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"
+_INSERT_LEASE = f"INSERT INTO lease ({LEASE_COLUMNS}, sandbox_key) SELECT {marks(LEASE)}, key FROM sandbox WHERE id = ?"
+_INSERT_USE = """
+    INSERT INTO use (lease_key, instance, since_ms, count)
+    SELECT key, ?, ?, 1 FROM lease WHERE id = ? AND state <> 'ended'
+"""
+_INSERT_RECEIPT = """
+    INSERT INTO receipt (sandbox_key, generation, at_ms, what, detail, instance)
+    SELECT key, ?, ?, ?, ?, ? FROM sandbox WHERE id = ?
+"""
 
 _OWN = "owner = ?"
 _OWN_OR_FREE = "(owner IS NULL OR owner = ? OR owner IN (SELECT value FROM json_each(?)))"
@@ -68,14 +73,12 @@ _CLAIM = _update("claim", "owner = ?", owner=_OWN_OR_FREE)
 _RELEASE = _update("release", "owner = NULL")
 _FORGET = _update("forget", "owner = NULL, last_error = ?", owner="1")
 
-_END_LEASE = """
-    UPDATE lease SET state = 'ended', reason = ?, ended_at_ms = ?
-    WHERE sandbox_id = ? AND generation = ? AND state <> 'ended'
-"""
-_DROP_USES = "DELETE FROM use WHERE lease_id IN (SELECT id FROM lease WHERE sandbox_id = ? AND generation = ?)"
+_OF_REF = "sandbox_key = (SELECT key FROM sandbox WHERE id = ?) AND generation = ?"
+_END_LEASE = f"UPDATE lease SET state = 'ended', reason = ?, ended_at_ms = ? WHERE {_OF_REF} AND state <> 'ended'"
+_DROP_USES = f"DELETE FROM use WHERE lease_key = (SELECT key FROM lease WHERE {_OF_REF})"
 _OTHERS_USES = f"""
-    SELECT {USE_COLUMNS} FROM use
-    WHERE lease_id IN (SELECT id FROM lease WHERE sandbox_id = ? AND generation = ? AND state <> 'ended')
+    SELECT {USE_COLUMNS} FROM use JOIN lease ON lease.key = lease_key
+    WHERE {_OF_REF} AND state <> 'ended'
         AND instance <> ? AND instance NOT IN (SELECT value FROM json_each(?))
     ORDER BY since_ms, instance
 """
@@ -91,12 +94,11 @@ def request(db: Connection, now_ms: int, sandbox: SandboxRow, lease: LeaseRow) -
         raise ValueError("the lease is not one of this sandbox and generation")
     if sandbox.owner is None or lease.owner != sandbox.owner:
         raise ValueError("the sandbox and the lease need one owner, the same")
-    _insert_lease(db, lease, now_ms)
     try:
         db.execute(_INSERT_SANDBOX, sandbox_values(sandbox, now_ms))
     except IntegrityError:
         _stale(db, "request", sandbox.ref, sandbox.owner)
-    db.execute(_INSERT_USE, (lease.id, sandbox.owner, now_ms))
+    _insert_lease(db, lease, sandbox.owner, now_ms)
     _receipt(db, sandbox.ref, now_ms, "requested", "", sandbox.owner)
 
 
@@ -152,8 +154,7 @@ def reuse(db: Connection, now_ms: int, ref: Ref, lease: LeaseRow, by: str) -> Sa
     ):
         raise ValueError("the lease of a sandbox that is used again is active, of the next generation, and its taker's")
     _move(db, "reuse", _REUSE, (by, now_ms), ref, by, owner=())
-    _insert_lease(db, lease, now_ms)
-    db.execute(_INSERT_USE, (lease.id, by, now_ms))
+    _insert_lease(db, lease, by, now_ms)
     _receipt(db, Ref(ref.sandbox_id, lease.generation), now_ms, "leased again", "", by)
     return _now(db, ref)
 
@@ -194,9 +195,10 @@ def failed(db: Connection, now_ms: int, ref: Ref, by: str, error: str, due_at_ms
     _receipt(db, ref, now_ms, "attempt failed", error, by)
     db.execute(
         """
-        DELETE FROM receipt WHERE rowid IN (
-            SELECT rowid FROM receipt WHERE sandbox_id = ? AND what = 'attempt failed'
-            ORDER BY rowid DESC LIMIT -1 OFFSET ?)
+        DELETE FROM receipt WHERE key IN (
+            SELECT key FROM receipt
+            WHERE sandbox_key = (SELECT key FROM sandbox WHERE id = ?) AND what = 'attempt failed'
+            ORDER BY key DESC LIMIT -1 OFFSET ?)
         """,
         (ref.sandbox_id, _MOST_FAILURES_KEPT),
     )
@@ -208,7 +210,7 @@ def claim(db: Connection, now_ms: int, ref: Ref, by: str, dead: Collection[str])
     _move(db, "claim", _CLAIM, (by, now_ms), ref, by, owner=(by, among))
     assert before is not None  # the update found it, in the same transaction
     db.execute(
-        "UPDATE lease SET owner = ? WHERE sandbox_id = ? AND generation = ? AND state <> 'ended'",
+        f"UPDATE lease SET owner = ? WHERE {_OF_REF} AND state <> 'ended'",
         (by, ref.sandbox_id, ref.generation),
     )
     if dead:
@@ -235,9 +237,10 @@ def forget(db: Connection, now_ms: int, sandbox_id: str, by: str, reason: str) -
 
 def use(db: Connection, now_ms: int, lease_id: str, by: str) -> Leased:
     added = db.execute(
-        f"""
-        INSERT INTO use ({USE_COLUMNS}) SELECT id, ?, ?, 1 FROM lease WHERE id = ? AND state = 'active'
-        ON CONFLICT (lease_id, instance) DO UPDATE SET count = count + 1
+        """
+        INSERT INTO use (lease_key, instance, since_ms, count)
+        SELECT key, ?, ?, 1 FROM lease WHERE id = ? AND state = 'active'
+        ON CONFLICT (lease_key, instance) DO UPDATE SET count = count + 1
         """,
         (by, now_ms, lease_id),
     )
@@ -247,9 +250,9 @@ def use(db: Connection, now_ms: int, lease_id: str, by: str) -> Leased:
 
 
 def unuse(db: Connection, now_ms: int, lease_id: str, by: str) -> None:
-    over = db.execute("DELETE FROM use WHERE lease_id = ? AND instance = ? AND count = 1", (lease_id, by))
-    if over.rowcount == 0:
-        db.execute("UPDATE use SET count = count - 1 WHERE lease_id = ? AND instance = ?", (lease_id, by))
+    one = "WHERE lease_key = (SELECT key FROM lease WHERE id = ?) AND instance = ?"
+    if db.execute(f"DELETE FROM use {one} AND count = 1", (lease_id, by)).rowcount == 0:
+        db.execute(f"UPDATE use SET count = count - 1 {one}", (lease_id, by))
 
 
 def unuse_all(db: Connection, now_ms: int, instances: Collection[str]) -> int:
@@ -330,15 +333,17 @@ def _now(db: Connection, ref: Ref) -> SandboxRow:
 
 
 def _receipt(db: Connection, ref: Ref, now_ms: int, what: What, detail: str, by: str) -> None:
-    db.execute(_INSERT_RECEIPT, (ref.sandbox_id, ref.generation, now_ms, what, detail, by))
+    db.execute(_INSERT_RECEIPT, (ref.generation, now_ms, what, detail, by, ref.sandbox_id))
 
 
-def _insert_lease(db: Connection, lease: LeaseRow, now_ms: int) -> None:
+def _insert_lease(db: Connection, lease: LeaseRow, by: str, now_ms: int) -> None:
+    """Insert a new lease, used by its owner."""
     try:
-        db.execute(_INSERT_LEASE, lease_values(lease, now_ms))
+        db.execute(_INSERT_LEASE, (*lease_values(lease, now_ms), lease.sandbox_id))
     except IntegrityError:
         _name_taken(db, lease.name)
-        raise
+        _stale_lease(db, lease.id, "is there already")
+    db.execute(_INSERT_USE, (by, now_ms, lease.id))
 
 
 def _change_lease(

@@ -31,7 +31,14 @@ _LISTED = "(SELECT value FROM json_each(?))"
 
 _SANDBOX = f"SELECT {SANDBOX_COLUMNS} FROM sandbox WHERE id = ?"
 _LEASE = f"SELECT {LEASE_COLUMNS} FROM lease WHERE id = ?"
-_LEASE_OF = f"SELECT {LEASE_COLUMNS} FROM lease WHERE sandbox_id = ? AND generation = ?"
+_LEASE_OF = f"""
+    SELECT {LEASE_COLUMNS} FROM lease WHERE sandbox_key = (SELECT key FROM sandbox WHERE id = ?) AND generation = ?
+"""
+_USES = f"SELECT {USE_COLUMNS} FROM use JOIN lease ON lease.key = lease_key"
+_RECEIPTS = f"""
+    SELECT {RECEIPT_COLUMNS} FROM receipt JOIN sandbox ON sandbox.key = sandbox_key
+    WHERE sandbox.id = ? ORDER BY receipt.key
+"""
 _CLEANED = ", ".join(f"'{state}'" for state in sorted(CLEANED))
 _NOBODYS_WORK = f"owner IS NULL AND (state IN ({_CLEANED}) OR expires_at_ms IS NOT NULL)"
 _NOBODYS_TIME = f"CASE WHEN state IN ({_CLEANED}) THEN due_at_ms ELSE max(due_at_ms, expires_at_ms) END"
@@ -41,7 +48,7 @@ _WORK = f"""
         ({_NOBODYS_WORK} AND {_NOBODYS_TIME} <= ?1)
         OR (owner = ?2 AND state IN ('ending', 'doubtful'))
         OR owner IN (SELECT value FROM json_each(?3)))
-    ORDER BY due_at_ms, sandbox.rowid
+    ORDER BY due_at_ms, key
 """
 _NEXT_DUE = f"SELECT min({_NOBODYS_TIME}) FROM sandbox WHERE state <> 'gone' AND {_NOBODYS_WORK}"
 _OWNERS = """
@@ -84,8 +91,7 @@ def lease(db: Connection, which: str) -> LeaseRow:
     """The lease that somebody means: see `Store.lease`."""
     for condition in ("id = ?", "name = ?", "sandbox_id = ?"):
         found = db.execute(
-            f"SELECT {LEASE_COLUMNS} FROM lease WHERE {condition}"
-            " ORDER BY state = 'ended', requested_at_ms DESC, rowid DESC LIMIT 1",
+            f"SELECT {LEASE_COLUMNS} FROM lease WHERE {condition} ORDER BY state = 'ended', key DESC LIMIT 1",
             (which,),
         ).fetchone()
         if found is not None:
@@ -95,7 +101,7 @@ def lease(db: Connection, which: str) -> LeaseRow:
             begun = db.execute(
                 f"SELECT {LEASE_COLUMNS} FROM lease WHERE {state}"
                 " AND (substr(id, 1, length(?1)) = ?1 OR substr(sandbox_id, 1, length(?1)) = ?1)"
-                " ORDER BY rowid DESC LIMIT ?2",
+                " ORDER BY key DESC LIMIT ?2",
                 (which, _MOST_TOLD),
             ).fetchall()
             if len(begun) == 1:
@@ -148,28 +154,27 @@ def sandboxes(
         nobody = "owner IS NULL OR " if None in owners else ""
         sql += f" AND ({nobody}owner IN {_LISTED})"
         parameters.append(listed([owner for owner in owners if owner is not None]))
-    return [sandbox_row(values) for values in db.execute(f"{sql} ORDER BY sandbox.rowid", parameters)]
+    return [sandbox_row(values) for values in db.execute(f"{sql} ORDER BY key", parameters)]
 
 
 def leases(db: Connection, *, ended: bool) -> list[LeaseRow]:
     """The leases, oldest first."""
     only = "" if ended else "WHERE state <> 'ended' "
-    return [lease_row(values) for values in db.execute(f"SELECT {LEASE_COLUMNS} FROM lease {only}ORDER BY rowid")]
+    return [lease_row(values) for values in db.execute(f"SELECT {LEASE_COLUMNS} FROM lease {only}ORDER BY key")]
 
 
 def uses(db: Connection, lease_id: str | None) -> list[Use]:
     """Who uses a lease, or any."""
     if lease_id is None:
-        found = db.execute(f"SELECT {USE_COLUMNS} FROM use ORDER BY since_ms, lease_id, instance")
+        found = db.execute(f"{_USES} ORDER BY since_ms, lease_key, instance")
     else:
-        found = db.execute(f"SELECT {USE_COLUMNS} FROM use WHERE lease_id = ? ORDER BY since_ms, instance", (lease_id,))
+        found = db.execute(f"{_USES} WHERE lease.id = ? ORDER BY since_ms, instance", (lease_id,))
     return [use_row(values) for values in found]
 
 
 def receipts(db: Connection, sandbox_id: str) -> list[Receipt]:
     """What was done to a sandbox."""
-    found = db.execute(f"SELECT {RECEIPT_COLUMNS} FROM receipt WHERE sandbox_id = ? ORDER BY rowid", (sandbox_id,))
-    return [receipt_row(values) for values in found]
+    return [receipt_row(values) for values in db.execute(_RECEIPTS, (sandbox_id,))]
 
 
 def work(db: Connection, now_ms: int, by: str, dead: Collection[str]) -> list[SandboxRow]:

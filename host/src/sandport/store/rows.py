@@ -18,8 +18,10 @@ RECEIPT: Final = Receipt.__struct_fields__
 
 SANDBOX_COLUMNS: Final = ", ".join(SANDBOX)
 LEASE_COLUMNS: Final = ", ".join(LEASE)
-USE_COLUMNS: Final = ", ".join(USE)
-RECEIPT_COLUMNS: Final = ", ".join(RECEIPT)
+USE_COLUMNS: Final = "lease.id, instance, since_ms, count"
+"""For `use JOIN lease ON lease.key = lease_key`."""
+RECEIPT_COLUMNS: Final = "sandbox.id, receipt.generation, at_ms, what, detail, instance"
+"""For `receipt JOIN sandbox ON sandbox.key = sandbox_key`."""
 
 _SECRETS: Final = SANDBOX.index("secrets")
 _ENV: Final = LEASE.index("env")

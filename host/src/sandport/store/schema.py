@@ -18,14 +18,16 @@ class Migration(Struct, frozen=True):
     statements: tuple[str, ...]
 
 
-# Both tables keep their rows in the order of writing and an index for the random ids: of all that a transaction
-# writes, whole pages go to the log, and this way there are few of them. Indexes leave out what changes with each move.
+# Whole pages go to the log, and an index on random ids dirties another page with each row. So ids are looked up in two
+# indexes only; all else goes by `key`, in the order of writing, where what is written together lies together. Indexes
+# leave out what changes with each move.
 _FIRST: Final = Migration(
     "sandboxes, leases, uses, receipts",
     (
         "CREATE TABLE store (store_id TEXT NOT NULL, made_at_ms INTEGER NOT NULL)",
         """
         CREATE TABLE sandbox (
+            key INTEGER PRIMARY KEY,
             id TEXT NOT NULL UNIQUE,
             generation INTEGER NOT NULL,
             state TEXT NOT NULL
@@ -49,12 +51,14 @@ _FIRST: Final = Migration(
             last_error TEXT NOT NULL
         )
         """,
-        "CREATE INDEX sandbox_live ON sandbox (id) WHERE state <> 'gone'",
+        "CREATE INDEX sandbox_live ON sandbox (created_at_ms) WHERE state <> 'gone'",
         "CREATE INDEX sandbox_gone ON sandbox (changed_at_ms) WHERE state = 'gone'",
         """
         CREATE TABLE lease (
+            key INTEGER PRIMARY KEY,
+            sandbox_key INTEGER NOT NULL REFERENCES sandbox (key) ON DELETE CASCADE,
             id TEXT NOT NULL UNIQUE,
-            sandbox_id TEXT NOT NULL REFERENCES sandbox (id) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+            sandbox_id TEXT NOT NULL,
             generation INTEGER NOT NULL,
             state TEXT NOT NULL CHECK (state IN ('requested', 'active', 'ended')),
             reason TEXT NOT NULL,
@@ -71,23 +75,24 @@ _FIRST: Final = Migration(
             requested_at_ms INTEGER NOT NULL,
             active_at_ms INTEGER,
             ended_at_ms INTEGER,
-            UNIQUE (sandbox_id, generation)
+            UNIQUE (sandbox_key, generation)
         )
         """,
         "CREATE UNIQUE INDEX lease_name ON lease (name) WHERE name IS NOT NULL AND state <> 'ended'",
-        "CREATE INDEX lease_live ON lease (id) WHERE state <> 'ended'",
+        "CREATE INDEX lease_live ON lease (requested_at_ms) WHERE state <> 'ended'",
         """
         CREATE TABLE use (
-            lease_id TEXT NOT NULL REFERENCES lease (id) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+            lease_key INTEGER NOT NULL REFERENCES lease (key) ON DELETE CASCADE,
             instance TEXT NOT NULL,
             since_ms INTEGER NOT NULL,
             count INTEGER NOT NULL CHECK (count > 0),
-            PRIMARY KEY (lease_id, instance)
+            PRIMARY KEY (lease_key, instance)
         ) WITHOUT ROWID
         """,
         """
         CREATE TABLE receipt (
-            sandbox_id TEXT NOT NULL REFERENCES sandbox (id) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+            key INTEGER PRIMARY KEY,
+            sandbox_key INTEGER NOT NULL REFERENCES sandbox (key) ON DELETE CASCADE,
             generation INTEGER NOT NULL,
             at_ms INTEGER NOT NULL,
             what TEXT NOT NULL,
@@ -95,7 +100,7 @@ _FIRST: Final = Migration(
             instance TEXT NOT NULL
         )
         """,
-        "CREATE INDEX receipt_sandbox ON receipt (sandbox_id)",
+        "CREATE INDEX receipt_sandbox ON receipt (sandbox_key)",
     ),
 )
 

@@ -49,7 +49,8 @@ class Channel:
         pid: The init's process.
         start_ticks: When that started.
         lost_commands: Whether it ended running commands because the worker before us vanished.
-        reason: Why the init ended: `destroyed`, `expired`, `orphaned`, `terminated`; empty where it did not say.
+        reason: Why the init ended: `destroyed`, `expired`, `orphaned`, `terminated`, or `stopped` where the sandbox's
+            files stay; empty where it did not say.
         open: Whether the connection is there.
         on_close: Called once, when it ends.
     """
@@ -70,6 +71,7 @@ class Channel:
         self._unsent: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._ready: asyncio.Future[None] | None = None
         self._announced: list[asyncio.Future[None]] = []
+        self._keeping: deque[asyncio.Future[int]] = deque()
         loop.add_reader(self._fd, self._on_readable)
 
     async def hello(self, token: str, grace_ms: int) -> None:
@@ -85,6 +87,20 @@ class Channel:
             await self._ready
         finally:
             timer.cancel()
+
+    async def keep(self, kept: bool) -> None:  # noqa: FBT001
+        """Let the sandbox outlive its workers from now on, or no longer.
+
+        Raises:
+            ChannelClosed: It is gone.
+            OSError: It could not be recorded, so it is as it was.
+        """
+        answer: asyncio.Future[int] = self._loop.create_future()
+        self._send((b"keep", b"%d" % kept))
+        self._keeping.append(answer)
+        number = await answer
+        if number:
+            raise OSError(number, os.strerror(number))
 
     # ------------------------------------------------------------ what to say
 
@@ -220,6 +236,10 @@ class Channel:
             answer = self._signals.pop(int(rest[0]), None)
             if answer is not None and not answer.done():
                 answer.set_result(rest[1] == b"1")
+        elif verb == b"kept":
+            keeping = self._keeping.popleft()
+            if not keeping.done():
+                keeping.set_result(int(rest[0]))
         elif verb == b"ready":
             self.pid, self.start_ticks, self.lost_commands = int(rest[0]), int(rest[1]), rest[2] == b"1"
             if self._ready is not None and not self._ready.done():
@@ -230,9 +250,11 @@ class Channel:
         return True
 
     def _lose(self, why: str) -> None:
-        for answer in self._signals.values():
+        waiting_for: list[asyncio.Future[bool] | asyncio.Future[int]] = [*self._signals.values(), *self._keeping]
+        for answer in waiting_for:
             if not answer.done():
                 answer.set_exception(ChannelClosed(why))
+        self._keeping.clear()
         owners, self._owners = self._owners, {}
         for owner in owners.values():
             owner.on_lost(why)

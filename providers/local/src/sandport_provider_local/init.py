@@ -1,10 +1,13 @@
 """The init of one sandbox: it starts the sandbox's commands, reaps them, and its end is the end of them all.
 
-A program of its own (`python -I -S -E init.py FOLDER EXPIRES_MS GRACE_MS`, with a listening socket as descriptor 3),
-one per sandbox; FOLDER is the sandbox's own under the host's state, and its name is the sandbox's id. It is a child
+A program of its own (`python -I -S -E init.py FOLDER EXPIRES_MS GRACE_MS KEPT`, with a listening socket as descriptor
+3), one per sandbox; FOLDER is the sandbox's own under the host's state, and its name is the sandbox's id. It is a child
 subreaper, so nothing that a command starts can leave its subtree: not with setsid, not by forking twice. It ends when
 it is told to, at the lease's expiry, on SIGTERM, or one grace after the last worker is gone; each time it kills until
-the kernel says that it has no children, then removes the sandbox's folder.
+the kernel says that it has no children, then removes the sandbox's folder. A kept sandbox has no grace, and a SIGTERM
+(the machine is shut down) ends its processes and leaves its folder to an init that is started later.
+
+Several workers may be connected at once. A command belongs to the connection that started it, and ends with it.
 
 A worker speaks to it over a SOCK_SEQPACKET socket. A message is byte strings joined by NUL, which neither an argument
 nor a variable can hold; the first one is the verb. A message that is too long for the socket is `memfd`, and the
@@ -12,6 +15,7 @@ text itself is the first descriptor passed with it.
 
 ```text
 hello TOKEN GRACE_MS                               -> ready PID START_TICKS LOST
+keep 0 | 1                                         -> kept ERRNO; in the record before it counts, or not at all
 start SEQ MARK STDIO CWD ARGC ARGV... NAME=VALUE.. -> started SEQ PID | failed SEQ STAGE ERRNO;   exit SEQ STATUS ASKED
     STDIO null: descriptors are stdout, stderr; pipe: stdin, stdout, stderr; pty: the terminal
     STAGE cwd, program, interpreter or spawn; STATUS as waitpid gives it; ASKED 1 where a kill came before the end
@@ -19,7 +23,7 @@ kill SEQ MARK MODE                                 -> killed SEQ gone | signalle
     MODE now: SIGKILL for everything that carries the mark; soon: SIGTERM for the group first, and nothing (`ended`)
     where the command's own process has already ended
 signal SEQ NUMBER REF                              -> signalled REF 0 | 1
-end                                                -> ending REASON, then the end of the connection
+end                                                -> ending REASON, then the end of the connection, to every worker
 ```
 
 Why so long: it is one file, and of the standard library it uses only what starts fast. It is started by its path with
@@ -53,6 +57,9 @@ TERM_GRACE_S = 0.2
 EAGER_PASSES = 50
 """Passes of a kill that follow each other at once: what forks quickly is only caught by looking at once again."""
 PASS_S = 0.002
+SLOW_PASSES = 1000
+"""After so many something does not end though it was killed (it waits in the kernel): looked at less often."""
+SLOW_PASS_S = 0.1
 STRAY_PASSES = 5
 """Looks at an orphan of unknown origin before it is left alone: amid an exec a process shows no environment."""
 STRANGERS = 8
@@ -63,7 +70,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 SELF = os.getpid()
 LISTENER_FD = 3
 RECORD = "record.json"
-"""Written by the worker before the init is started; the init's end begins with removing it."""
+"""Written by the worker before the init is started; the init's end begins with removing it. While the init runs, only
+the init writes it: several workers may want that at once."""
 IDENTITY = "init.json"
 """Which process the init is; removed last, so that whoever waits for its end can find it until then."""
 
@@ -71,6 +79,9 @@ Action = tuple[int, int, int] | tuple[int, int, str, int, int]
 """What posix_spawn does with one descriptor in the child."""
 
 _PR_SET_CHILD_SUBREAPER = 36
+_TFD_TIMER_ABSTIME = 1
+_FAR_S = 2**40
+"""Some thirty thousand years: later than that no timer of the kernel goes."""
 _RESET = [n for n in signal.valid_signals() if n not in (signal.SIGKILL, signal.SIGSTOP)]
 _LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{SELF}/children")
 
@@ -339,7 +350,7 @@ def spawn(argv: list[bytes], variables: dict[bytes, bytes], actions: list[Action
 class Connection:
     """One worker, or someone who has not said yet that it is one."""
 
-    __slots__ = ("socket", "fd", "known", "running", "outgoing")
+    __slots__ = ("socket", "fd", "known", "running", "outgoing", "grace_s", "told")
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
@@ -347,6 +358,9 @@ class Connection:
         self.known = False
         self.running: dict[bytes, Command] = {}
         self.outgoing: list[bytes] = []
+        self.grace_s = 0.0
+        self.told = 0
+        """Whether it was told of lost commands and has started none since: it may not have passed that on."""
 
     def send(self, *fields: bytes | int | str) -> None:
         """Send a message, or queue it where the socket is full."""
@@ -371,11 +385,13 @@ class Connection:
 class Init:
     """The loop: one thread, and nothing in it waits but the poll."""
 
-    def __init__(self, listener: socket.socket, token: bytes, expires_ms: int, grace_ms: int) -> None:
+    def __init__(self, listener: socket.socket, token: bytes, expires_ms: int, grace_ms: int, *, kept: bool) -> None:
         self.listener = listener
         self.token = token
+        self.kept = kept
         self.grace_s = grace_ms / 1000
-        self.expires_at = boot_time() + expires_ms / 1000 - time.time()
+        """What the last worker to go has left us; before any came, what the one that started us has."""
+        self.expiry = WallTimer(expires_ms)
         self.alone_since: float | None = boot_time()
         self.home = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
         self.parent = os.open("..", os.O_RDONLY | os.O_DIRECTORY)
@@ -401,18 +417,21 @@ class Init:
         """Serve until it is time to end."""
         self.poll.register(self.wake, select.POLLIN)
         self.poll.register(self.listener, select.POLLIN)
+        self.poll.register(self.expiry.fd, select.POLLIN)
         while not self.ending:
             for fd, events in self.poll.poll(self.wait_ms()):
                 connection = self.connections.get(fd)
-                if fd == self.wake:
-                    self.on_signals(os.read(self.wake, 4096))
-                elif fd == self.listener.fileno():
-                    self.accept()
-                elif connection is not None:
+                if connection is not None:
                     if events & select.POLLOUT:
                         connection.flush()
                     if events & ~select.POLLOUT:
                         self.receive(connection)
+                elif fd == self.wake:
+                    self.on_signals(os.read(self.wake, 4096))
+                elif fd == self.listener.fileno():
+                    self.accept()
+                elif fd == self.expiry.fd:
+                    self.on_expiry()
             for connection in [c for c in self.connections.values() if c.outgoing]:
                 if len(connection.outgoing) > BACKLOG_MESSAGES:
                     self.drop(connection)
@@ -420,27 +439,38 @@ class Init:
                 self.poll.modify(connection.fd, select.POLLIN | (select.POLLOUT if connection.outgoing else 0))
             self.on_time()
 
-    def wait_ms(self) -> float:
-        """Until the next thing is due. At most half a minute: a poll does not count the time of a suspended machine."""
-        due = [self.expires_at, *(kill.next_at for kill in self.kills)]
-        if self.alone_since is not None:
+    def wait_ms(self) -> float | None:
+        """Until the next thing is due, None for no such thing; expiry has a descriptor of its own.
+
+        At most half a minute: a poll does not count the time of a suspended machine.
+        """
+        due = [kill.next_at for kill in self.kills]
+        if self.alone_since is not None and not self.kept:
             due.append(self.alone_since + self.grace_s)
-        return max(0.0, min(30_000.0, math.ceil((min(due) - boot_time()) * 1000)))
+        return max(0.0, min(30_000.0, math.ceil((min(due) - boot_time()) * 1000))) if due else None
 
     def on_time(self) -> None:
         """Do what is due."""
         now = boot_time()
         for kill in [kill for kill in self.kills if kill.next_at <= now]:
             self.step(kill, now)
-        if now >= self.expires_at:
-            self.ending = "expired"
-        elif self.alone_since is not None and now >= self.alone_since + self.grace_s:
+        if (
+            self.alone_since is not None
+            and not self.kept
+            and not self.ending
+            and now >= self.alone_since + self.grace_s
+        ):
             self.ending = "orphaned"
+
+    def on_expiry(self) -> None:
+        """End where it is time; the clock may have been set back since the timer said so."""
+        if self.expiry.is_over():
+            self.ending = self.ending or "expired"
 
     def on_signals(self, numbers: bytes) -> None:
         """Reap; end on any signal that asks for it."""
         if any(number != signal.SIGCHLD for number in numbers):
-            self.ending = "terminated"
+            self.ending = self.ending or ("stopped" if self.kept else "terminated")
         self.reap()
         for kill in self.kills:
             if not kill.term_until or kill.pid not in self.commands:
@@ -495,9 +525,13 @@ class Init:
         for command in connection.running.values():
             self.lost = 1
             command.asked = True
-            self.kills.append(Kill(connection, command.seq, command.mark, command, boot_time()))
+            kill = Kill(connection, command.seq, command.mark, command, boot_time())
+            kill.deadline = math.inf  # Nobody waits for an answer, so it goes on until nothing is left.
+            self.kills.append(kill)
+        self.lost |= connection.told
         if connection.known and not any(c.known for c in self.connections.values()):
             self.alone_since = boot_time()
+            self.grace_s = connection.grace_s
 
     def receive(self, connection: Connection) -> None:
         """Take one message; whoever sends nonsense is dropped."""
@@ -540,11 +574,11 @@ class Init:
             verb, token, grace_ms = fields
             if verb != b"hello" or token != self.token:
                 raise ValueError("not the hello of a worker")
-            self.grace_s = int(grace_ms) / 1000
+            connection.grace_s = int(grace_ms) / 1000
             connection.known = True
             self.alone_since = None
             connection.send(b"ready", SELF, start_ticks(), self.lost)
-            self.lost = 0
+            connection.told, self.lost = self.lost, 0
             return
         if fields[0] == b"memfd":
             fields = read_memfd(fds.pop(0)).split(b"\0")
@@ -555,10 +589,23 @@ class Init:
             self.kill(connection, *exactly(rest, 3))
         elif verb == b"signal":
             self.pass_signal(connection, *exactly(rest, 3))
+        elif verb == b"keep":
+            (kept,) = exactly(rest, 1)
+            connection.send(b"kept", self.keep(kept == b"1"))
         elif verb == b"end":
             self.ending = "destroyed"
         else:
             raise ValueError(f"unknown verb {verb[:20]!r}")
+
+    def keep(self, kept: bool) -> int:  # noqa: FBT001
+        """Outlive the workers from now on, or no longer; returns the number of the error that left it as it was."""
+        try:
+            record_keep(kept)
+        except OSError as error:
+            log(f"{RECORD}: {error}")
+            return error.errno or errno.EIO
+        self.kept = kept
+        return 0
 
     # -------------------------------------------------------------- commands
 
@@ -594,6 +641,7 @@ class Init:
         self.commands[pid] = connection.running[seq] = command
         self.marks.add(mark)
         self.has_children = True
+        connection.told = 0
         connection.send(b"started", seq, pid)
 
     def pass_signal(self, connection: Connection, seq: bytes, number: bytes, ref: bytes) -> None:
@@ -639,7 +687,7 @@ class Init:
             answer = b"signalled"
         else:
             at_once = kill.passes < EAGER_PASSES and not (kill.quiet and strays)
-            kill.next_at = now if at_once else now + PASS_S
+            kill.next_at = now if at_once else now + (PASS_S if kill.passes < SLOW_PASSES else SLOW_PASS_S)
             return
         self.kills.remove(kill)
         if self.connections.get(kill.connection.fd) is kill.connection:
@@ -670,30 +718,37 @@ class Init:
     # -------------------------------------------------------------- the end
 
     def finish(self) -> None:
-        """End every process, then remove the sandbox's folder. Comes back only when both are true.
+        """End every process, then remove the sandbox's folder, unless it is kept and was only stopped.
+
+        Comes back only when all of that is true.
 
         Raises:
             OSError: Something in the folder cannot be removed.
         """
-        self.listener.close()
-        for name in (RECORD, "socket"):
+        # The record goes first: whoever finds nobody listening and a record may take the sandbox for one to revive.
+        for name in (RECORD, "socket") if self.ending != "stopped" else ():
             try:
                 os.unlink(name)
             except OSError as error:  # A command took it away or put something else there: the removal deals with it.
                 log(f"{name}: {error}")
+        self.listener.close()
         for connection in self.connections.values():
             if connection.known:
                 connection.send(b"ending", self.ending)
+            else:
+                connection.socket.close()  # Who is just coming looks again, and waits for our end.
         passes = 0
         self.reap()
         while self.has_children:
             found = freeze_and_kill([process for pid in children_of(SELF) if (process := read_stat(pid)) is not None])
             passes += 1
             if not found or passes > EAGER_PASSES:
-                time.sleep(PASS_S if passes < 1000 else 0.1)
-            if passes == 1000:
+                time.sleep(PASS_S if passes < SLOW_PASSES else SLOW_PASS_S)
+            if passes == SLOW_PASSES:
                 log(f"these processes do not end: {children_of(SELF)}")
             self.reap()
+        if self.ending == "stopped":
+            return
         try:
             name = os.path.basename(os.getcwd())
             named = os.stat(name, dir_fd=self.parent, follow_symlinks=False)
@@ -701,6 +756,34 @@ class Init:
             return
         if os.path.samestat(os.fstat(self.home), named):
             remove_tree(self.parent, name)
+
+
+class WallTimer:
+    """An instant of the wall clock, as a descriptor that is readable from then on.
+
+    The kernel keeps it through a suspended machine, and moves it when the clock is set: forward ends it earlier,
+    backward later. What a host was told is an instant of that clock, and the host compares it with that clock too.
+    """
+
+    def __init__(self, at_ms: int) -> None:
+        self._at_ms = at_ms
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.fd: int = self._libc.timerfd_create(time.CLOCK_REALTIME, os.O_CLOEXEC | os.O_NONBLOCK)
+        self._arm()
+
+    def is_over(self) -> bool:
+        """Whether it has come; where the clock was set back just now, it is waited for anew."""
+        if time.time_ns() // 1_000_000 >= self._at_ms:
+            return True
+        self._arm()
+        return False
+
+    def _arm(self) -> None:
+        at_s, left_ms = divmod(min(max(1, self._at_ms), _FAR_S * 1000), 1000)
+        once = (ctypes.c_long * 4)(0, 0, at_s, left_ms * 1_000_000)
+        if self.fd < 0 or self._libc.timerfd_settime(self.fd, _TFD_TIMER_ABSTIME, once, None) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"no timer: {os.strerror(number)}")
 
 
 def exactly(fields: list[bytes], count: int) -> list[bytes]:
@@ -758,10 +841,36 @@ def boot_id() -> str:
 
 def write_identity() -> None:
     """Say who we are in our folder; whole or not at all."""
-    new = IDENTITY + ".new"
+    write_whole(IDENTITY, f'{{"pid": {SELF}, "startTicks": {start_ticks()}, "bootId": "{boot_id()}"}}\n')
+
+
+def record_keep(kept: bool) -> None:  # noqa: FBT001
+    """Say in the record that the sandbox outlives its workers, or not; whole or not at all.
+
+    Raises:
+        OSError: The record cannot be read or written.
+    """
+    import json  # Its import is a good part of our start, and few sandboxes are kept.
+
+    with open(RECORD, opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
+        try:
+            record = json.load(file)
+        except ValueError as error:
+            raise OSError(errno.EIO, f"it is broken: {error}") from None
+    if record.get("keep", False) != kept:
+        write_whole(RECORD, json.dumps(record | {"keep": kept}))
+
+
+def write_whole(path: str, text: str) -> None:
+    """Put a file of ours in place, readable by us alone, whole or not at all.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    new = path + ".new"
     with open(new, "w", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as file:
-        file.write(f'{{"pid": {SELF}, "startTicks": {start_ticks()}, "bootId": "{boot_id()}"}}\n')
-    os.replace(new, IDENTITY)
+        file.write(text)
+    os.replace(new, path)
 
 
 def log(text: str) -> None:
@@ -775,7 +884,7 @@ def log(text: str) -> None:
 
 def main(arguments: list[str]) -> int:
     """Be the init of one sandbox; returns when nothing of it is left."""
-    folder, expires_ms, grace_ms = arguments
+    folder, expires_ms, grace_ms, kept = arguments
     os.set_inheritable(LISTENER_FD, False)
     os.closerange(LISTENER_FD + 1, os.sysconf("SC_OPEN_MAX"))
     os.chdir(folder)
@@ -786,12 +895,13 @@ def main(arguments: list[str]) -> int:
         return 3
     listener = socket.socket(fileno=LISTENER_FD)
     listener.setblocking(False)
-    init = Init(listener, os.environb[b"SANDPORT_INIT_TOKEN"], int(expires_ms), int(grace_ms))
+    token = os.environb[b"SANDPORT_INIT_TOKEN"]
+    init = Init(listener, token, int(expires_ms), int(grace_ms), kept=kept == "1")
     write_identity()
     try:
         init.run()
     except Exception:
-        init.ending = "failed"
+        init.ending = "stopped" if init.kept else "failed"
         raise
     finally:
         init.finish()

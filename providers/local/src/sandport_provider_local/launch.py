@@ -10,7 +10,9 @@ import contextlib
 import os
 import select
 import signal
+import struct
 import sys
+from importlib.util import MAGIC_NUMBER
 from typing import TYPE_CHECKING
 
 from . import init
@@ -24,17 +26,36 @@ if TYPE_CHECKING:
 
 
 def _program() -> str:
-    """The init's file: compiled where the import of it has left that, since compiling is half of its start."""
+    """The init's file: compiled where the import of it has left that, since compiling is half of its start.
+
+    Where imports may not write, what is compiled may be of an older source; so it is held against it as an import does.
+    """
     cached = init.__spec__.cached
-    return cached if cached is not None and os.path.exists(cached) else init.__file__
+    if cached is None:
+        return init.__file__
+    try:
+        with open(cached, "rb") as file:
+            header = file.read(16)
+        source = os.stat(init.__file__)
+    except OSError:
+        return init.__file__
+    words = (0, int(source.st_mtime) & 0xFFFFFFFF, source.st_size & 0xFFFFFFFF)
+    return cached if header == MAGIC_NUMBER + struct.pack("<3I", *words) else init.__file__
 
 
 PROGRAM = _program()
 _EVERY_SIGNAL = [n for n in signal.valid_signals() if n not in (signal.SIGKILL, signal.SIGSTOP)]
 
 
-def spawn_init(place: Place, record: Record, listener: socket.socket, *, grace_ms: int) -> int:
+def spawn_init(place: Place, record: Record, listener: socket.socket, *, grace_ms: int, kept: bool = False) -> int:
     """Start an init in a session of its own, with nothing of this process but the listener; returns its pid.
+
+    Args:
+        place: The sandbox's folder.
+        record: What it is.
+        listener: Where it listens.
+        grace_ms: After so long without a worker it ends.
+        kept: Whether it never does, also if no worker ever comes.
 
     Raises:
         OSError: It cannot be started.
@@ -45,7 +66,7 @@ def spawn_init(place: Place, record: Record, listener: socket.socket, *, grace_m
             sys.executable,
             [
                 *(sys.executable, "-I", "-S", "-E", PROGRAM),
-                *(str(place.path), str(record.expires_at_ms), str(grace_ms)),
+                *(str(place.path), str(record.expires_at_ms), str(grace_ms), str(int(kept))),
             ],
             {INIT_TOKEN: record.token, "LANG": "C.UTF-8"},
             file_actions=[
@@ -77,6 +98,20 @@ class InitProcess:
         self._loop = loop
         self._waiting: list[asyncio.Future[None]] = []
         loop.add_reader(self._fd, self._on_end)
+
+    @classmethod
+    def of_child(cls, loop: asyncio.AbstractEventLoop, pid: int) -> InitProcess:
+        """Watch an init that this process has started; where that fails, it is ended.
+
+        Raises:
+            OSError: There are no descriptors left.
+        """
+        try:
+            return cls(loop, pid)
+        except BaseException:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop, identity: Identity | None, token: str | None) -> InitProcess | None:
@@ -130,6 +165,12 @@ class InitProcess:
         if not self.ended and self._fd >= 0:
             with contextlib.suppress(ProcessLookupError):  # It ended just now; the loop is told next.
                 signal.pidfd_send_signal(self._fd, number)
+
+    def kill_tree(self) -> None:
+        """Kill it with everything below it, at once; it may hang, and what it had started must not outlive it."""
+        found = init.read_stat(self.pid)
+        if found is not None and self.runs():  # Looked at after it was read, so that what was read is what runs.
+            init.freeze_and_kill([found])
 
     def kill_child(self) -> None:
         """Kill and reap an init that this process has started, at once."""

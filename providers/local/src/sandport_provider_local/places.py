@@ -2,7 +2,8 @@
 
 ```text
 STATE_DIR/<sandbox id>/      0700
-    record.json              what was asked for; written whole before the init is started, removed first at the end
+    record.json              what was asked for; written whole before the init is started, by the init while it runs,
+                             removed first at the end
     init.json                which process the init is; written by the init
     socket                   the init's
     init.log                 what the init had to say
@@ -13,11 +14,15 @@ STATE_DIR/<sandbox id>/      0700
 A folder with a sandbox id for a name is a sandbox, whatever is in it: a listing is a scan of names. One without a
 record is a leftover, of a create that was cut before anything ran or of an end that was cut before everything was
 removed.
+
+Who starts an init, or removes what an init has left, holds a lock on the folder: so nobody starts two, and nobody
+removes the folder of one that is just coming up. The kernel lets go of it with the worker that held it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -28,10 +33,15 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from .init import IDENTITY, RECORD, boot_id, has_variable, read_stat, remove_tree
+from .init import IDENTITY, RECORD, boot_id, has_variable, read_stat, remove_tree, write_whole
 
+_MEANWHILE = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST})
 _SANDBOX_ID = re.compile(r"sp[a-z2-7]{26}")
 INIT_TOKEN = "SANDPORT_INIT_TOKEN"
+BACKLOG = 64
+"""Workers that may wait for an init to take their connection."""
+REMOVALS = 20
+"""Tries to remove a folder in which somebody else removes or writes at the same time."""
 
 
 class Record(NamedTuple):
@@ -45,6 +55,8 @@ class Record(NamedTuple):
     """What is around it: `none`."""
     created_at_ms: int
     expires_at_ms: int
+    keep: bool = False
+    """Whether it outlives its workers."""
 
 
 class Identity(NamedTuple):
@@ -81,7 +93,7 @@ class Place:
         """Whether the folder is there."""
         return os.path.lexists(self.path)
 
-    def create(self, *, store_id: str, isolation: str, ttl_ms: int) -> Record:
+    def create(self, *, store_id: str, isolation: str, ttl_ms: int, keep: bool = False) -> Record:
         """Make the folder and its record.
 
         Raises:
@@ -89,25 +101,31 @@ class Place:
             OSError: The folder cannot be made; nothing of it is left.
         """
         now_ms = time.time_ns() // 1_000_000
-        record = Record(self.sandbox_id, store_id, secrets.token_hex(16), isolation, now_ms, now_ms + ttl_ms)
+        record = Record(self.sandbox_id, store_id, secrets.token_hex(16), isolation, now_ms, now_ms + ttl_ms, keep)
         self.path.mkdir(0o700)
         try:
             self.working_directory.mkdir(0o700)
             self.temporary.mkdir(0o700)
-            new = self.path / f"{RECORD}.new"
-            with open(new, "x", opener=_private) as file:
-                json.dump(record._asdict(), file)
-            new.rename(self.path / RECORD)
+            self.write_record(record)
         except BaseException:
             self.remove()
             raise
         return record
 
+    def write_record(self, record: Record) -> None:
+        """Put the record in place, whole or not at all; only where no init runs, which else is the one to do it.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        write_whole(os.fspath(self.path / RECORD), json.dumps(record._asdict()))
+
     def read_record(self) -> Record | None:
         """The record; None where there is none, or none that we can read."""
         try:
-            return Record(**json.loads((self.path / RECORD).read_bytes()))
-        except (FileNotFoundError, NotADirectoryError, TypeError, ValueError):
+            said = json.loads((self.path / RECORD).read_bytes())
+            return Record(**{name: value for name, value in said.items() if name in Record._fields})
+        except (FileNotFoundError, NotADirectoryError, AttributeError, TypeError, ValueError):
             return None
 
     def read_identity(self) -> Identity | None:
@@ -126,22 +144,47 @@ class Place:
             return ""
 
     def remove(self) -> None:
-        """Remove the folder; see `init.remove_tree`."""
+        """Remove the folder, its record first, so that one that is removed in part is not taken for a sandbox.
+
+        Raises:
+            OSError: Something cannot be removed; see `init.remove_tree`.
+        """
         fd = os.open(self.state_dir, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            remove_tree(fd, self.sandbox_id)
+            for left in reversed(range(REMOVALS)):
+                try:
+                    with contextlib.suppress(OSError), _Folder(self.path) as short:  # What resists, remove_tree tells.
+                        os.unlink(f"{short}/{RECORD}")
+                    remove_tree(fd, self.sandbox_id)
+                    return
+                except OSError as error:
+                    if not left or error.errno not in _MEANWHILE:
+                        raise
         finally:
             os.close(fd)
 
     def lock(self) -> int | None:
-        """A descriptor that holds the folder for one worker alone until it is closed; None where another has it."""
+        """A descriptor that holds the folder for one worker alone until it is closed; None where another has it.
+
+        Raises:
+            FileNotFoundError: The folder is gone.
+        """
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as error:
             os.close(fd)
+            if not isinstance(error, BlockingIOError):
+                raise
             return None
         return fd
+
+    def is_locked_by(self, lock: int) -> bool:
+        """Whether what the descriptor holds is still the folder of this name."""
+        try:
+            return os.path.samestat(os.fstat(lock), os.stat(self.path, follow_symlinks=False))
+        except FileNotFoundError:
+            return False
 
     def listen(self) -> socket.socket:
         """A listening socket for the init, in place of one that a dead init has left."""
@@ -151,7 +194,7 @@ class Place:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f"{short}/socket")
                 listener.bind(f"{short}/socket")
-            listener.listen(16)
+            listener.listen(BACKLOG)
         except BaseException:
             listener.close()
             raise
@@ -195,7 +238,3 @@ def scan(state_dir: Path) -> list[str]:
         return sorted(entry.name for entry in os.scandir(state_dir) if _SANDBOX_ID.fullmatch(entry.name))
     except FileNotFoundError:
         return []
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

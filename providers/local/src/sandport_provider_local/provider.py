@@ -12,6 +12,7 @@ from sandport_sdk.v1 import Capabilities, Provider, errors, types
 
 from . import sandbox as sandboxes
 from .config import LocalConfig
+from .errors import sandbox_failed
 from .places import Place, scan
 from .sandbox import SHELL, handle_of
 
@@ -49,7 +50,7 @@ class LocalProvider(Provider):
         """Both streams of a result, in base64, must fit in one frame."""
 
     async def close(self) -> None:
-        """Let go of every sandbox; each lives on for one orphan grace."""
+        """Let go of every sandbox; each lives on for one orphan grace, a kept one to its expiry."""
         for sandbox in self._sandboxes.values():
             sandbox.close()
 
@@ -93,12 +94,13 @@ class LocalProvider(Provider):
             ttl_ms=params.ttl_ms,
             grace_ms=self.session.limits.orphan_grace_ms,
             credit_bytes=self.session.limits.credit_bytes,
+            keep=params.keep,
         )
         self._sandboxes[params.sandbox_id] = sandbox
         return sandbox.lease()
 
     async def attach_lease(self, params: types.AttachLeaseParams, call: Call) -> types.AttachLeaseResult:
-        """Open a sandbox of another worker, or of this one.
+        """Open a sandbox of another worker, or of this one; the others stay attached to it.
 
         Repeat: the same sandbox. Cancel: the sandbox stays as it was, but for an init that was started anew.
         """
@@ -111,19 +113,30 @@ class LocalProvider(Provider):
             )
         known = self._sandboxes.get(params.sandbox_id)
         if known is not None and known.look():
-            return types.AttachLeaseResult(state="attached", lease=known.lease())
-        self._drop(params.sandbox_id)
+            try:
+                if params.keep is None or await known.keep(params.keep):
+                    return types.AttachLeaseResult(state="attached", lease=known.lease())
+            except OSError as error:
+                raise sandbox_failed(error, dispatched="no") from error
         state, sandbox = await sandboxes.attach(
             asyncio.get_running_loop(),
             Place(self.session.state_dir, params.sandbox_id),
             grace_ms=self.session.limits.orphan_grace_ms,
             credit_bytes=self.session.limits.credit_bytes,
+            keep=params.keep,
         )
         if sandbox is None:
             return types.AttachLeaseResult(state=state)
-        self._gone.pop(params.sandbox_id, None)
-        self._sandboxes[params.sandbox_id] = sandbox
-        return types.AttachLeaseResult(state=state, lease=sandbox.lease(), processes_lost=sandbox.lost_processes)
+        lost = sandbox.lost_processes or (known is not None and not known.is_of_init(sandbox))
+        faster = self._sandboxes.get(params.sandbox_id)
+        if faster is not None and faster is not known and faster.look():
+            sandbox.close()  # Two attaches at once: commands may run in the other one already.
+            sandbox = faster
+        else:
+            self._drop(params.sandbox_id)
+            self._gone.pop(params.sandbox_id, None)
+            self._sandboxes[params.sandbox_id] = sandbox
+        return types.AttachLeaseResult(state=state, lease=sandbox.lease(), processes_lost=lost)
 
     async def list_leases(self, params: types.ListLeasesParams, call: Call) -> types.ListLeasesResult:
         """List what is in the state directory. Repeat: lists again. Cancel: nothing."""
@@ -161,6 +174,7 @@ class LocalProvider(Provider):
             asyncio.get_running_loop(),
             Place(self.session.state_dir, params.sandbox_id),
             self._sandboxes.get(params.sandbox_id),
+            grace_ms=self.session.limits.orphan_grace_ms,
         )
         self._drop(params.sandbox_id)
         self._gone[params.sandbox_id] = None

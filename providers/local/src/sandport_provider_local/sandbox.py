@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import pwd
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Literal
 
 from sandport_sdk.v1 import errors, pack, types, unpack
 
-from .channel import Channel, ChannelClosed
+from .channel import HELLO_S, Channel, ChannelClosed
 from .command import Command, Kind, Plan
 from .errors import sandbox_failed
 from .init import boot_id
@@ -43,10 +43,12 @@ OUTPUT_KEPT_BYTES = 32 * 1024 * 1024
 """Output of ended processes that is kept for who asks late; the oldest goes first."""
 ANNOUNCE_S = 2.0
 """An init that does not say within this time that it ends is killed."""
-ATTACH_GRACE_MS = 30_000
-"""For an init that is connected to only to end it."""
 END_S = 30.0
 """What an init gets to end everything and remove the folder before its caller is told to come again."""
+LOCK_S = END_S + 10.0
+"""What another worker gets that starts an init, or ends one and removes what it has left."""
+PAUSE_S = 0.01
+"""Between two looks at what the kernel sends no event for: a lock, a queue that is full."""
 NOTE = "nothing isolates this sandbox: its commands can do whatever this user can do on this machine"
 
 State = Literal["attached", "gone", "unreachable"]
@@ -88,8 +90,13 @@ class Sandbox:
 
     # ------------------------------------------------------------ the init
 
-    async def start_init(self, *, grace_ms: int) -> None:
-        """Start an init in the sandbox's place and connect to it.
+    async def start_init(self, *, grace_ms: int, revived: bool = False) -> None:
+        """Start an init in the sandbox's place and connect to it; only for who holds the place's lock.
+
+        Args:
+            grace_ms: After so long without a worker it ends.
+            revived: Whether a kept sandbox stays even should this worker die at once. One that is just being made
+                does not: nobody was told of it.
 
         Raises:
             OSError: It cannot be started.
@@ -99,39 +106,80 @@ class Sandbox:
         try:
             connected = self.place.connect()  # It waits in the listener's queue until the init takes it.
             try:
-                pid = spawn_init(self.place, self.record, listener, grace_ms=grace_ms)
+                kept = revived and self.record.keep
+                pid = spawn_init(self.place, self.record, listener, grace_ms=grace_ms, kept=kept)
+                self._init = InitProcess.of_child(self._loop, pid)
             except BaseException:
                 connected.close()
                 raise
         finally:
             listener.close()
-        self._init = InitProcess(self._loop, pid)
         try:
-            await self._open(connected, grace_ms)
+            channel = await self._open(connected, grace_ms)
+            if self.record.keep and not kept:
+                await channel.keep(True)
         except BaseException:
             self._init.kill_child()
+            self.close()
             raise
 
-    async def connect(self, *, grace_ms: int) -> bool:
+    async def connect(self, *, grace_ms: int, keep: bool | None = None) -> bool:
         """Connect to the init that is there; False where none listens or answers.
 
+        Args:
+            grace_ms: What the sandbox gets after this worker, should it be the last.
+            keep: Whether it outlives its workers from now on; None leaves that as it is.
+
         Raises:
-            OSError: The socket cannot be used.
+            OSError: The socket cannot be used, or `keep` cannot be recorded.
         """
         try:
-            connected = self.place.connect()
+            connected = await self._reach()
         except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
             return False  # Nobody listens, or somebody does not take the connections that wait already.
         try:
-            await self._open(connected, grace_ms)
+            channel = await self._open(connected, grace_ms)
+            if keep is not None:
+                await channel.keep(keep)
         except ChannelClosed:
+            self.close()
             return False
-        assert self._channel is not None
-        identity = Identity(self._channel.pid, self._channel.start_ticks, boot_id())
+        except BaseException:
+            self.close()
+            raise
+        identity = Identity(channel.pid, channel.start_ticks, boot_id())
         self._init = InitProcess.of(self._loop, identity, self.record.token)
         return True
 
-    async def _open(self, connected: socket.socket, grace_ms: int) -> None:
+    async def keep(self, kept: bool) -> bool:  # noqa: FBT001
+        """Let it outlive its workers from now on, or no longer; False where its init is gone.
+
+        Raises:
+            OSError: It cannot be recorded, so it is as it was.
+        """
+        assert self._channel is not None
+        try:
+            await self._channel.keep(kept)
+        except ChannelClosed:
+            return False
+        return True
+
+    async def _reach(self) -> socket.socket:
+        """A connection to the init, once its queue has room.
+
+        Raises:
+            OSError: See `Place.connect`.
+        """
+        deadline = self._loop.time() + HELLO_S
+        while True:
+            try:
+                return self.place.connect()
+            except BlockingIOError:
+                if self._loop.time() > deadline:
+                    raise
+            await asyncio.sleep(PAUSE_S)
+
+    async def _open(self, connected: socket.socket, grace_ms: int) -> Channel:
         channel = Channel(self._loop, connected)
         try:
             await channel.hello(self.record.token, grace_ms)
@@ -141,6 +189,7 @@ class Sandbox:
         self._channel = channel
         self.lost_processes = channel.lost_commands
         channel.on_close = self._on_channel_end
+        return channel
 
     def _on_channel_end(self) -> None:
         """An init that did not say why it ends was killed: nobody else knows now what it had started."""
@@ -158,6 +207,11 @@ class Sandbox:
         """Whether commands can be started."""
         return self._channel is not None and self._channel.open and not self._channel.reason
 
+    def is_of_init(self, other: Sandbox) -> bool:
+        """Whether both are attached to one init: what ran under the one runs under the other."""
+        mine, its = self._channel, other._channel
+        return mine is not None and its is not None and (mine.pid, mine.start_ticks) == (its.pid, its.start_ticks)
+
     def look(self) -> bool:
         """Whether it is alive, looking at the init's process and not only at what it has said so far."""
         return self.alive and self._init is not None and self._init.runs()
@@ -168,11 +222,11 @@ class Sandbox:
             with contextlib.suppress(ChannelClosed):  # It ends already.
                 self._channel.end()
             if not await self._channel.announced(ANNOUNCE_S) and self._init is not None:
-                self._init.send_signal(signal.SIGKILL)
+                self._init.kill_tree()
         return self._init
 
     def close(self) -> None:
-        """Let go of the sandbox; it lives on for one orphan grace."""
+        """Let go of the sandbox; it lives on for one orphan grace, or to its expiry where it is kept."""
         if self._channel is not None:
             self._channel.on_close = None
             self._channel.close()
@@ -264,6 +318,8 @@ class Sandbox:
 
     def _ended(self) -> errors.WireError:
         reason = self._channel.reason if self._channel is not None else ""
+        if reason == "stopped":
+            return errors.SandboxLost("the sandbox's init was stopped; attach the sandbox anew", dispatched="no")
         if reason:
             return errors.LeaseNotFound(f"the sandbox has ended ({reason})", dispatched="no")
         return errors.SandboxLost("the sandbox's init was killed; attach the sandbox anew", dispatched="no")
@@ -303,7 +359,14 @@ class Sandbox:
 
 
 async def create(
-    loop: asyncio.AbstractEventLoop, place: Place, *, store_id: str, ttl_ms: int, grace_ms: int, credit_bytes: int
+    loop: asyncio.AbstractEventLoop,
+    place: Place,
+    *,
+    store_id: str,
+    ttl_ms: int,
+    grace_ms: int,
+    credit_bytes: int,
+    keep: bool = False,
 ) -> Sandbox:
     """Make a sandbox; whatever goes wrong, and wherever it is cut, nothing of it is left.
 
@@ -312,7 +375,7 @@ async def create(
         WireError: The machine does not let us.
     """
     try:
-        record = place.create(store_id=store_id, isolation="none", ttl_ms=ttl_ms)
+        record = place.create(store_id=store_id, isolation="none", ttl_ms=ttl_ms, keep=keep)
     except FileExistsError:
         raise errors.InvalidParams(
             f"there is a sandbox {place.sandbox_id} already; an id serves one create",
@@ -322,7 +385,11 @@ async def create(
     except OSError as error:
         raise sandbox_failed(error, dispatched="no") from error
     sandbox = Sandbox(loop, place, record, credit_bytes=credit_bytes)
+    lock = None
     try:
+        lock = place.lock()
+        if lock is None or place.read_record() != record:
+            raise FileNotFoundError(errno.ENOENT, "the sandbox is destroyed while it is made", str(place.path))
         await sandbox.start_init(grace_ms=grace_ms)
     except BaseException as error:
         said = place.log_tail()
@@ -333,56 +400,67 @@ async def create(
         if isinstance(error, ChannelClosed):
             raise errors.Unavailable(f"the sandbox's init did not come up: {error}; {said}", dispatched="no") from error
         raise
+    finally:
+        if lock is not None:
+            os.close(lock)
     return sandbox
 
 
 async def attach(
-    loop: asyncio.AbstractEventLoop, place: Place, *, grace_ms: int, credit_bytes: int
+    loop: asyncio.AbstractEventLoop, place: Place, *, grace_ms: int, credit_bytes: int, keep: bool | None = None
 ) -> tuple[State, Sandbox | None]:
-    """Open a sandbox that is there; where its init was killed, end what that left and start another."""
-    if not place.exists():
-        return "gone", None
-    record = place.read_record()
-    if record is None:
-        return await _finish_removal(loop, place)
-    sandbox = Sandbox(loop, place, record, credit_bytes=credit_bytes)
-    if await sandbox.connect(grace_ms=grace_ms):
-        return "attached", sandbox
-    init = InitProcess.of(loop, place.read_identity(), record.token)
-    if init is not None and not await init.wait(ANNOUNCE_S):
-        init.close()
-        return "unreachable", None
-    if not place.exists():
-        return "gone", None
-    if place.read_record() is None or record.expires_at_ms <= time.time_ns() // 1_000_000:
-        return await _finish_removal(loop, place)
-    lock = place.lock()
-    if lock is None:
-        return "unreachable", None
+    """Open a sandbox that is there; where its init was killed, end what that left and start another.
+
+    Raises:
+        WireError: The machine does not let us; the sandbox is as it was.
+    """
     try:
-        if await asyncio.to_thread(sweep, place):
-            return "unreachable", None
-        await sandbox.start_init(grace_ms=grace_ms)
+        return await _attach(loop, place, grace_ms=grace_ms, credit_bytes=credit_bytes, keep=keep)
     except ChannelClosed as error:
         raise errors.Unavailable(f"the sandbox's init did not come up: {error}; {place.log_tail()}") from error
     except OSError as error:
         raise sandbox_failed(error, dispatched="no") from error
+
+
+async def _attach(
+    loop: asyncio.AbstractEventLoop, place: Place, *, grace_ms: int, credit_bytes: int, keep: bool | None
+) -> tuple[State, Sandbox | None]:
+    record = place.read_record()
+    if record is not None:
+        sandbox = Sandbox(loop, place, record, credit_bytes=credit_bytes)
+        if await sandbox.connect(grace_ms=grace_ms, keep=keep):
+            return "attached", sandbox
+        init = InitProcess.of(loop, place.read_identity(), record.token)
+        if init is not None and not await _has_ended(init, ANNOUNCE_S):
+            return "unreachable", None
+    lock = await _locked(place)
+    if lock is None:
+        return ("unreachable" if place.exists() else "gone"), None
+    try:
+        record = place.read_record()
+        if record is None or record.expires_at_ms <= time.time_ns() // 1_000_000:
+            try:
+                await _remove(loop, place, grace_ms=grace_ms)
+            except (errors.Unavailable, OSError):
+                return "unreachable", None
+            return "gone", None
+        sandbox = Sandbox(loop, place, record, credit_bytes=credit_bytes)
+        if await sandbox.connect(grace_ms=grace_ms, keep=keep):
+            return "attached", sandbox  # Another worker held the lock, and has started one.
+        if await asyncio.to_thread(sweep, place, inits=True):
+            return "unreachable", None
+        if keep is not None and keep != record.keep:
+            sandbox.record = record._replace(keep=keep)
+            place.write_record(sandbox.record)
+        await sandbox.start_init(grace_ms=grace_ms, revived=True)
     finally:
         os.close(lock)
     sandbox.lost_processes = True
     return "attached", sandbox
 
 
-async def _finish_removal(loop: asyncio.AbstractEventLoop, place: Place) -> tuple[State, Sandbox | None]:
-    try:
-        await destroy(loop, place, None)
-    except errors.Unavailable:
-        return "unreachable", None
-    return "gone", None
-
-
 async def destroy(
-    loop: asyncio.AbstractEventLoop, place: Place, attached: Sandbox | None
+    loop: asyncio.AbstractEventLoop, place: Place, attached: Sandbox | None, *, grace_ms: int
 ) -> Literal["destroyed", "gone"]:
     """End a sandbox, whether this worker is attached to it or not; returns once nothing of it is left.
 
@@ -392,49 +470,83 @@ async def destroy(
     if not place.exists():
         return "gone"
     if attached is not None and attached.alive:
-        init = await attached.ask_to_end()
-        await _end_of(init, place)
-    elif (record := place.read_record()) is not None:
-        sandbox = Sandbox(loop, place, record, credit_bytes=0)
-        try:
-            init = await sandbox.ask_to_end() if await sandbox.connect(grace_ms=ATTACH_GRACE_MS) else None
-            if init is None:
-                init = InitProcess.of(loop, place.read_identity(), record.token)
-                if init is not None and place.read_record() is not None:
-                    init.send_signal(signal.SIGKILL)  # It runs, and does not listen.
-            await _end_of(init, place)
-        finally:
-            sandbox.close()
-    else:
-        await _end_of(InitProcess.of(loop, place.read_identity(), None), place)
-    if place.exists():
-        await _clear(place)
+        await _end_of(await attached.ask_to_end(), place)
+    if not place.exists():
+        return "destroyed"
+    lock = None
+    try:
+        lock = await _locked(place)
+        if lock is not None:
+            await _remove(loop, place, grace_ms=grace_ms)
+        elif place.exists():
+            raise errors.Unavailable("another worker starts or ends this sandbox just now", dispatched="no")
+    except OSError as error:
+        raise sandbox_failed(error, dispatched="yes") from error
+    finally:
+        if lock is not None:
+            os.close(lock)
     return "destroyed"
+
+
+async def _locked(place: Place) -> int | None:
+    """The place's lock; None where it is gone, or another worker does not let go of it."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + LOCK_S
+    with contextlib.suppress(FileNotFoundError):
+        lock = place.lock()
+        while lock is None and loop.time() < deadline:
+            await asyncio.sleep(PAUSE_S)
+            lock = place.lock()
+        if lock is None or place.is_locked_by(lock):
+            return lock
+        os.close(lock)  # It was removed while we waited.
+    return None
+
+
+async def _remove(loop: asyncio.AbstractEventLoop, place: Place, *, grace_ms: int) -> None:
+    """End the init that this worker is not attached to and what one has left, then the place; its lock is held.
+
+    Raises:
+        Unavailable: Something could not be ended.
+        OSError: Something could not be removed.
+    """
+    record = place.read_record()
+    sandbox = Sandbox(loop, place, record, credit_bytes=0) if record is not None else None
+    init = None
+    try:
+        if sandbox is not None and await sandbox.connect(grace_ms=grace_ms):
+            await _end_of(await sandbox.ask_to_end(), place)
+        else:
+            init = InitProcess.of(loop, place.read_identity(), record.token if record is not None else None)
+            if init is not None and place.read_record() is not None:
+                init.kill_tree()  # It runs, and does not listen.
+            await _end_of(init, place)
+    finally:
+        if sandbox is not None:
+            sandbox.close()
+        if init is not None:
+            init.close()
+    if place.exists():
+        left = await asyncio.to_thread(sweep, place, inits=True)
+        if left:
+            raise errors.Unavailable(f"these processes of the sandbox do not end: {left}", dispatched="yes")
+        await asyncio.to_thread(place.remove)
 
 
 async def _end_of(init: InitProcess | None, place: Place) -> None:
     """Wait for an init that ends."""
-    if init is None:
-        return
+    if init is not None and not await init.wait(END_S):
+        raise errors.Unavailable(
+            f"the sandbox has not ended within {END_S:g} s; its init goes on with it: {place.log_tail()}",
+            dispatched="yes",
+        )
+
+
+async def _has_ended(init: InitProcess, timeout_s: float) -> bool:
     try:
-        if not await init.wait(END_S):
-            raise errors.Unavailable(
-                f"the sandbox has not ended within {END_S:g} s; its init goes on with it: {place.log_tail()}",
-                dispatched="yes",
-            )
+        return await init.wait(timeout_s)
     finally:
         init.close()
-
-
-async def _clear(place: Place) -> None:
-    """End what an init has left, and remove the place."""
-    left = await asyncio.to_thread(sweep, place)
-    if left:
-        raise errors.Unavailable(f"these processes of the sandbox do not end: {left}", dispatched="yes")
-    try:
-        await asyncio.to_thread(place.remove)
-    except OSError as error:
-        raise sandbox_failed(error, dispatched="yes") from error
 
 
 def handle_of(sandbox_id: str) -> str:

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from .init import Stat, all_pids, freeze_and_kill, has_variable, read_stat
+from .places import INIT_TOKEN
 
 if TYPE_CHECKING:
     from .places import Place
@@ -23,10 +24,15 @@ SWEEP_S = 5.0
 """After that, what still runs is named and left to the next try."""
 
 
-def sweep(place: Place) -> list[int]:
+def sweep(place: Place, *, inits: bool = False) -> list[int]:
     """Kill every process of ours that carries the sandbox's mark, with all below it; blocks for some milliseconds.
 
     What runs under an init that is alive is not meant: the sandbox may have got a new one meanwhile.
+
+    Args:
+        place: The sandbox's folder.
+        inits: Whether an init that has not come to say who it is goes too. Only for who holds the folder's lock:
+            without it, that may be one which another worker is starting.
 
     Returns:
         Those that are still there after `SWEEP_S` seconds; empty when two looks in a row found none.
@@ -34,7 +40,7 @@ def sweep(place: Place) -> list[int]:
     deadline = time.monotonic() + SWEEP_S
     quiet = 0
     while True:
-        found = find(place)
+        found = find(place, inits=inits)
         quiet = 0 if found else quiet + 1
         if quiet == 2:
             return []
@@ -44,14 +50,16 @@ def sweep(place: Place) -> list[int]:
         time.sleep(PAUSE_S)
 
 
-def find(place: Place) -> list[Stat]:
+def find(place: Place, *, inits: bool = False) -> list[Stat]:
     """Live processes of this user, other than this one, that carry the sandbox's mark and have lost its init."""
-    mark = f"{SANDBOX_ID}={place.sandbox_id}".encode()
-    marked = [found for pid in all_pids() if pid != os.getpid() and (found := _with_mark(pid, mark)) is not None]
+    marks = [f"{SANDBOX_ID}={place.sandbox_id}".encode()]
     record, identity = place.read_record(), place.read_identity()
+    if inits and record is not None:
+        marks.append(f"{INIT_TOKEN}={record.token}".encode())
+    marked = [found for pid in all_pids() if pid != os.getpid() and (found := _with_mark(pid, marks)) is not None]
     if identity is None or not identity.is_alive(record.token if record is not None else None):
         return marked
-    return [process for process in marked if not _is_below(process, identity.pid)]
+    return [process for process in marked if process.pid != identity.pid and not _is_below(process, identity.pid)]
 
 
 def _is_below(process: Stat, ancestor: int) -> bool:
@@ -63,9 +71,9 @@ def _is_below(process: Stat, ancestor: int) -> bool:
     return False
 
 
-def _with_mark(pid: int, mark: bytes) -> Stat | None:
+def _with_mark(pid: int, marks: list[bytes]) -> Stat | None:
     found = read_stat(pid)
-    if found is None or not found.live or not has_variable(pid, mark):
+    if found is None or not found.live or not any(has_variable(pid, mark) for mark in marks):
         return None
     try:
         owner = os.stat(f"/proc/{pid}").st_uid

@@ -297,6 +297,20 @@ class Bench:
         if sandbox is not None:
             self.give_back(sandbox)
 
+    def listed_after_all(self) -> list[str]:
+        """The ids on the list of the run's store when the shared sandbox was destroyed too."""
+        self._give_back_shared()
+        session = self.shared()
+        found: list[str] = []
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            page = session.call("listLeases", {**self.settings.with_config, **({"cursor": cursor} if cursor else {})})
+            found += [lease["sandboxId"] for lease in page.get("leases", [])]
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                break
+        return found
+
     def _sandboxes_left(self) -> list[str]:
         session = self.shared()
         found: list[str] = []

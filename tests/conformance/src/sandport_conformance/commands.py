@@ -57,6 +57,22 @@ DEFAULT_COMMANDS: dict[str, tuple[str, ...] | None] = {
         '! grep -qs "^State:[[:space:]]*[ZX]" "/proc/$p/status"; then n=$((n + 1)); fi; done; printf %s "$n"',
         "{name}",
     ),
+    # Ends at once, and leaves a process in a session of its own that holds nothing of it and does nothing for so long;
+    # a file has its id when the command ends.
+    "leave_daemon": _sh(
+        'setsid sh -c \'printf %s "$$" >"$1"; exec sleep "$2"\' sh "$1" "$2" </dev/null >/dev/null 2>&1 & '
+        'while ! [ -s "$1" ]; do sleep 0.05; done',
+        "{name}",
+        "{seconds}",
+    ),
+    # Writes the text, as a line, again and again to stdout, and the other text to stderr meanwhile: so many bytes each.
+    "flood_both": _sh('yes "$1" | head -c "$3" & yes "$2" | head -c "$3" >&2; wait', "{text}", "{other}", "{bytes}"),
+    # Sends a signal to the first of the processes whose ids a file holds.
+    "signal_noted": _sh('read -r p rest <"$1" || :; kill -"$2" "$p"', "{name}", "{signal}"),
+    # Writes the text, waits until a file of the working directory has something in it, and ends with an exit code.
+    "wait_then_exit": _sh(
+        'printf %s "$2"; while ! [ -s "$1" ]; do sleep 0.1; done; exit "$3"', "{name}", "{text}", "{code}"
+    ),
     # Copies a file of the working directory to stdout; fails where it does not exist.
     "read_file": ("cat", "{name}"),
 }

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from .declaration import Check, Uses
 from .facts import Facts
+from .home import LONG_GRACE_MS, Home
 from .outcomes import Failed
 from .sandbox import Sandbox
 from .schema import Json
@@ -46,6 +49,7 @@ class Lab:
         self._shared: Session | None = None
         self._own: list[Session] = []
         self._sandboxes: list[Sandbox] = []
+        self._folders: list[Path] = []
 
     # -------------------------------------------------------------- workers
 
@@ -114,6 +118,26 @@ class Lab:
         self.facts.require(self._check.needs, tuple(sandbox.lease.get("without", ())))
         return sandbox
 
+    def acquire(self, session: Session, members: Mapping[str, object]) -> Sandbox:
+        """As `new_sandbox`, but whoever asks destroys it."""
+        return self._bench.acquire(session, members)
+
+    def home(self, *, grace_ms: int = LONG_GRACE_MS) -> Home:
+        """A store of this check's own, with workers of its own; see `Home`."""
+        return Home(self, lambda: self.spawn(greet=False), grace_ms=grace_ms)
+
+    def remove_later(self, folder: Path) -> None:
+        """Remove a folder after the check, when its workers have ended."""
+        self._folders.append(folder)
+
+    def note(self, text: str) -> None:
+        """Write something beside the results into the report."""
+        self._bench.note(text)
+
+    def listed_after_all(self) -> list[str]:
+        """What the provider lists of the run's own store once the shared sandbox was destroyed too."""
+        return self._bench.listed_after_all()
+
     def command(self, name: str, /, **blanks: object) -> list[str]:
         """A command for a sandbox, from the snippets of the author's file."""
         return self.settings.commands.argv(name, **blanks)
@@ -168,6 +192,8 @@ class Lab:
             session.process.close_input()  # all of them at once, so that their ends overlap
         for session in self._own:
             self._bench.close(session)
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def peak_memory_bytes(self) -> int:
         """The most memory that a worker of this check had."""

@@ -115,11 +115,15 @@ def _belongs(pid: int, worker: Identity, *, by_session: bool) -> bool:
 
 
 def _command_of(pid: int) -> str:
+    return _words_of(pid)[:200]
+
+
+def _words_of(pid: int) -> str:
     try:
         words = _PROC.joinpath(str(pid), "cmdline").read_bytes().replace(b"\0", b" ").strip()
     except (FileNotFoundError, ProcessLookupError):
         return "?"
-    return words.decode("utf-8", "backslashreplace")[:200]
+    return words.decode("utf-8", "backslashreplace")
 
 
 def _survivors_of_ps(group: int) -> list[Survivor]:
@@ -129,6 +133,21 @@ def _survivors_of_ps(group: int) -> list[Survivor]:
         pid, its_group, state, command = [*line.split(None, 3), ""][:4]
         if int(its_group) == group and not state.startswith("Z"):
             found.append(Survivor(int(pid), command[:200]))
+    return found
+
+
+def running(text: str) -> list[Survivor]:
+    """Live processes of this machine that have a text in their command line, whoever started them."""
+    if _stat(os.getpid()) is None:
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,stat=,command="], capture_output=True, text=True, check=True)
+        lines = [[*line.split(None, 2), "", ""] for line in listed.stdout.splitlines() if text in line]
+        return [Survivor(int(pid), command[:200]) for pid, state, command, *_ in lines if not state.startswith("Z")]
+    found = []
+    for folder in _PROC.iterdir():
+        if folder.name.isdigit():
+            stat, command = _stat(int(folder.name)), _words_of(int(folder.name))
+            if text in command and stat is not None and stat.state not in (b"Z", b"X"):
+                found.append(Survivor(int(folder.name), command[:200]))
     return found
 
 

@@ -23,6 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+from .home import LONG_GRACE_MS, Home
 from .lab import Lab
 from .sandbox import Sandbox
 from .session import Session
@@ -62,6 +63,10 @@ class Stage:
     def sandbox(self, session: Session) -> Sandbox:
         """A sandbox in one of its workers; see `Lab.new_sandbox`."""
         return self.lab.new_sandbox(session)
+
+    def home(self, *, grace_ms: int = LONG_GRACE_MS) -> Home:
+        """A store of this story's own; see `Home`."""
+        return Home(self.lab, lambda: self.spawn(greet=False), grace_ms=grace_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +130,4 @@ def tell(lab: Lab, tale: Tale, story: Story[_T]) -> _T:
 
 WIRE = Tale("the wire")
 PROCESS = Tale("the process")
+LIFE = Tale("the life of sandboxes")
