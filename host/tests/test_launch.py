@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from sandport.errors import WorkerStartFailed
-from sandport.worker.launch import WorkerCommand, WorkerProcess, process_start_ticks, spawn
+from sandport.worker.identity import process_start_ticks
+from sandport.worker.launch import WorkerCommand, WorkerProcess, spawn
 
 pytestmark = pytest.mark.anyio
 

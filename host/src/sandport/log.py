@@ -40,20 +40,36 @@ class Log:
         write: Takes each record that passes.
         threshold: The lowest level that passes.
         fields: Values that go with every record.
+        also: Takes the same records too, each with a threshold of its own.
     """
 
     def __init__(
-        self, write: Write = to_structlog, *, threshold: Level = "info", fields: dict[str, Any] | None = None
+        self,
+        write: Write = to_structlog,
+        *,
+        threshold: Level = "info",
+        fields: dict[str, Any] | None = None,
+        also: tuple[tuple[Level, Write], ...] = (),
     ) -> None:
         self._write = write
         self._threshold = threshold
         self._fields = fields or {}
+        self._also = also
 
     def bind(self, **fields: Any) -> Log:
         """The same log with more values on every record."""
-        return Log(self._write, threshold=self._threshold, fields=self._fields | fields)
+        return Log(self._write, threshold=self._threshold, fields=self._fields | fields, also=self._also)
+
+    def and_to(self, write: Write, *, threshold: Level = "info") -> Log:
+        """The same log, written to one place more."""
+        also = (*self._also, (threshold, write))
+        return Log(self._write, threshold=self._threshold, fields=self._fields, also=also)
 
     def __call__(self, level: Level, event: str, **fields: Any) -> None:
         """Write one record."""
-        if ORDER[level] >= ORDER[self._threshold]:
+        order = ORDER[level]
+        if order >= ORDER[self._threshold]:
             self._write(level, event, self._fields | fields)
+        for threshold, write in self._also:
+            if order >= ORDER[threshold]:
+                write(level, event, self._fields | fields)

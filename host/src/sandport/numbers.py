@@ -27,13 +27,33 @@ class StopLadder(Struct, frozen=True, kw_only=True):
 
 
 class Restart(Struct, frozen=True, kw_only=True):
-    """How often a worker that crashed is started again."""
+    """How often a worker is started again; failed starts, crashes and wedges each have a count of their own."""
 
     at_most: int = 5
     window_s: float = 60.0
-    """More than `at_most` crashes in this window and the provider is given up until the window has passed."""
+    """More than `at_most` crashes in this window and the provider is given up until there are fewer in it."""
+    start_failures_at_most: int = 5
+    """The same for starts that failed, in the same window; each of them was told to whoever asked."""
+    wedges_at_most: int = 3
+    wedge_window_s: float = 600.0
+    """It takes half a minute to see that a worker is wedged: a window of one minute would never fill."""
     first_delay_s: float = 0.1
     longest_delay_s: float = 10.0
+    """The delay before a start doubles with every failure of one kind, with jitter, between these two."""
+    stable_s: float = 60.0
+    """A worker that has served for so long and still answers clears all three counts."""
+
+
+class RateLimit(Struct, frozen=True, kw_only=True):
+    """How the host holds back when a vendor says that it is asked too much."""
+
+    first_pause_s: float = 1.0
+    longest_pause_s: float = 30.0
+    """Where the vendor does not say when to come back the pause doubles from the one to the other."""
+    spread_s: float = 0.05
+    """Who waited is let go one after the other, at most so far apart, so that a pause does not end in a burst."""
+    relearn_s: float = 60.0
+    """A ceiling on creates that the vendor taught is raised by one when nothing was refused for so long."""
 
 
 class Timing(Struct, frozen=True, kw_only=True):
@@ -52,12 +72,17 @@ class Timing(Struct, frozen=True, kw_only=True):
     """On top of a command's own time-out: kill (5), drain of its streams (1), the way back, and a busy machine."""
     suspect_s: float = 1.0
     """In a closing, a worker that left a cancel unanswered gets so long for a ping; a good one takes milliseconds."""
+    busy_s: float = 1.0
+    """A worker whose pong is so late is called busy; it is ended only at the wedge limit."""
+    survivors_s: float = 0.5
+    """After a worker's end, what it left is looked for so long at most; 100 processes take a millisecond."""
     exit_drain_s: float = 0.5
     """What a worker wrote before it ended is still read for so long, when a child of it holds the pipe."""
     close_grace_s: float = 10.0
     """A cancelled call or block returns within this."""
     stop: StopLadder = StopLadder()
     restart: Restart = Restart()
+    rate_limit: RateLimit = RateLimit()
 
 
 DEFAULT_TIMING = Timing()

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import select
 import signal
 import subprocess
 import time
@@ -21,30 +22,32 @@ from msgspec import Struct
 from sandport.errors import WorkerStartFailed
 
 from .environment import TOKEN, worker_environment
+from .identity import Identity, boot_id, pidfd_of, process_start_ticks
+from .memory import kernel_kills
+from .records import WorkerRecord
 
 _PIPE_BYTES = 1024 * 1024
 """Asked for each pipe: the unprivileged maximum on Linux; a smaller one only costs speed."""
+_PROCESS_GROUP = 1 << 2
+"""PIDFD_SIGNAL_PROCESS_GROUP, since Linux 6.9: the group that is meant can be no other, not even a reused number."""
 
 
 class WorkerCommand(Struct, frozen=True, kw_only=True):
     """How one provider's worker is started; the same for every restart."""
 
     provider: str
+    tenant: str | None = None
+    """Whose worker it is, where tenants do not share one."""
     argv: tuple[str, ...]
     granted_env: tuple[str, ...] = ()
     """Names of variables that the operator grants."""
     settings_env: tuple[tuple[str, str], ...] = ()
     """Variables that the configuration sets."""
 
-
-class Identity(Struct, frozen=True):
-    """Which process this is, safe against a reused pid."""
-
-    pid: int
-    started_ticks: int
-    """Start time in clock ticks since boot, from /proc; 0 where there is no /proc."""
-    boot_id: str
-    token: str
+    @property
+    def title(self) -> str:
+        """The provider, and the tenant if it has one, for messages."""
+        return self.provider if self.tenant is None else f"{self.provider} (tenant {self.tenant})"
 
 
 class Exit(Struct, frozen=True):
@@ -53,35 +56,6 @@ class Exit(Struct, frozen=True):
     exit_code: int | None
     signal: int | None
     peak_memory_bytes: int | None
-
-
-def process_start_ticks(pid: int) -> int:
-    """The start time of a process in clock ticks since boot; 0 where it is gone or there is no /proc."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return 0
-    # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
-    return int(stat[stat.rindex(b")") + 2 :].split()[19])
-
-
-def boot_id() -> str:
-    """This boot of the machine; empty where the system does not say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def _pidfd(pid: int) -> int | None:
-    """A descriptor that becomes readable when the process ends; None where the system has none to give."""
-    pidfd_open = getattr(os, "pidfd_open", None)
-    if pidfd_open is None:
-        return None
-    try:
-        return int(pidfd_open(pid))
-    except OSError:
-        return None  # an old or confined kernel, or no descriptors left: the process must be watched all the same
 
 
 def reserve_standard_descriptors() -> None:
@@ -101,10 +75,19 @@ class WorkerProcess:
     """A started process: its ends of the pipes, its identity, its exit."""
 
     def __init__(
-        self, popen: subprocess.Popen[bytes], *, stdin: int, stdout: int, stderr: int, env: Mapping[str, str]
+        self,
+        popen: subprocess.Popen[bytes],
+        *,
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        env: Mapping[str, str],
+        kills_before: int | None = None,
     ) -> None:
         self._popen = popen
         self.pid = popen.pid
+        # From here on this descriptor means the worker, whatever becomes of its number.
+        self._pidfd = pidfd_of(popen.pid)
         self.stdin_fd = stdin
         self.stdout_fd = stdout
         self.stderr_fd = stderr
@@ -112,14 +95,17 @@ class WorkerProcess:
         self.identity = Identity(popen.pid, process_start_ticks(popen.pid), boot_id(), env[TOKEN])
         self.given_env = frozenset(env)
         """Names of the variables that the worker was given."""
+        self.kills_before = kills_before
+        """How many processes the kernel had ended for want of memory when this one was started."""
+        self.record: WorkerRecord | None = None
+        """What is on disk of it, for whoever cleans up after this host; it goes when the worker is reaped."""
         self._loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[Exit] = self._loop.create_future()
         self._watch()
 
     def _watch(self) -> None:
-        pidfd = _pidfd(self.pid)
-        if pidfd is not None:
-            self._loop.add_reader(pidfd, self._ended, pidfd)
+        if self._pidfd is not None:
+            self._loop.add_reader(self._pidfd, self._ended)
         else:  # one thread waits; it ends with the process
             import threading
 
@@ -127,15 +113,18 @@ class WorkerProcess:
                 with contextlib.suppress(ChildProcessError):  # somebody else reaped it: it has ended
                     os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-                    self._loop.call_soon_threadsafe(self._ended, None)
+                    self._loop.call_soon_threadsafe(self._ended)
 
             threading.Thread(target=wait, name=f"wait-{self.pid}", daemon=True).start()
 
-    def _ended(self, pidfd: int | None) -> None:
-        if pidfd is not None:
-            self._loop.remove_reader(pidfd)
-            os.close(pidfd)
+    def _ended(self) -> None:
         result = self._reaped()
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+        if self.record is not None:
+            self.record.forget()
         if not self.exited.done():
             self.exited.set_result(result)
 
@@ -148,7 +137,8 @@ class WorkerProcess:
             _, status, usage = os.wait4(self.pid, 0)
         except ChildProcessError:
             # The program around us ignores SIGCHLD or reaps whatever ends: how it ended is not known any more, and
-            # its number may be a stranger's already.
+            # its number may be a stranger's already. The descriptor still means its group, and no other.
+            self._signal_group_of_descriptor(signal.SIGKILL)
             self._popen.returncode = 0
             return Exit(None, None, None)
         code = os.waitstatus_to_exitcode(status)
@@ -160,21 +150,69 @@ class WorkerProcess:
         )
 
     @property
+    def alive(self) -> bool:
+        """Whether it has not ended; looks at the descriptor that is held, and opens none."""
+        if self._popen.returncode is not None:
+            return False
+        if self._pidfd is None:
+            return self._not_reaped()
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return not poll.poll(0)
+
+    @property
     def uptime_s(self) -> float:
         """Seconds since the spawn."""
         return time.monotonic() - self.started
 
     def signal_group(self, number: int) -> None:
         """Signal the worker and everything in its group; nothing happens once it was reaped."""
-        if self._popen.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
+        if self._popen.returncode is not None or self._signal_group_of_descriptor(number):
+            return
+        # A kernel that cannot signal a group by descriptor. The number is the worker's as long as it is not reaped.
+        with contextlib.suppress(ProcessLookupError):
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, number)
+            if self._not_reaped():
                 os.killpg(self.pid, number)
+
+    def _signal_group_of_descriptor(self, number: int) -> bool:
+        """Signal the group that the descriptor means; False where this kernel cannot."""
+        if self._pidfd is None:
+            return False
+        try:
+            signal.pidfd_send_signal(self._pidfd, number, None, _PROCESS_GROUP)
+        except ProcessLookupError:
+            return True  # nobody is left in it
+        except OSError:
+            return False
+        return True
+
+    def _not_reaped(self) -> bool:
+        try:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        return True
 
 
 def spawn(
-    command: WorkerCommand, environ: Mapping[str, str], settings: Mapping[str, str] | None = None
+    command: WorkerCommand,
+    environ: Mapping[str, str],
+    settings: Mapping[str, str] | None = None,
+    *,
+    instance: str = "",
+    root: Path | None = None,
 ) -> WorkerProcess:
     """Start a worker in a session of its own, with `/` as its directory and three pipes; it inherits nothing else.
+
+    Args:
+        command: What to start.
+        environ: The host's own environment.
+        settings: Variables over those of the command.
+        instance: The host's instance id: the worker's token begins with it, so that another host can find what this
+            one left.
+        root: The host's home: a record of the worker is kept there as long as it lives.
 
     Raises:
         WorkerStartFailed: The program cannot be started: missing, not executable, a directory, or nothing at all.
@@ -186,11 +224,12 @@ def spawn(
             f"set providers.{command.provider}.command in sandport.toml"
         )
     reserve_standard_descriptors()
-    token = secrets.token_hex(16)
+    token = new_token(instance)
     env = worker_environment(
         environ, granted=command.granted_env, settings=dict(command.settings_env) | dict(settings or {}), token=token
     )
     fds: list[int] = []
+    kills_before = kernel_kills()
     try:
         for _ in range(3):
             fds += os.pipe2(os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
@@ -213,7 +252,16 @@ def spawn(
         raise WorkerStartFailed(_why_not(command, argv, error)) from error
     for fd in (child_in, child_out, child_err):
         os.close(fd)
-    return WorkerProcess(popen, stdin=stdin, stdout=stdout, stderr=stderr, env=env)
+    process = WorkerProcess(popen, stdin=stdin, stdout=stdout, stderr=stderr, env=env, kills_before=kills_before)
+    if root is not None:
+        process.record = WorkerRecord.keep(root, process.identity, command.provider, command.tenant)
+    return process
+
+
+def new_token(instance: str = "") -> str:
+    """A token for one worker: the instance's id, a dot, and what makes it this one."""
+    mark = secrets.token_hex(16)
+    return f"{instance}.{mark}" if instance else mark
 
 
 def _grow(fd: int) -> None:

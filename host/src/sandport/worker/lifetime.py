@@ -1,9 +1,6 @@
 """One worker from its spawn to its end, as a scope: whoever opens it closes it.
 
-```text
-starting --hello--> importing --ready--> serving --stop--> stopping --> ended
-   any of them --exit, fatal violation, wedge--> ended
-```
+What it is doing is one value, moved by the table in `states` and by nothing else.
 
 Every wait of the closing is bounded and shielded; its end is judged by the process, not by the pipes: a child that
 holds one can neither delay nor hide the exit.
@@ -17,6 +14,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import anyio
@@ -41,10 +39,12 @@ from sandport_protocol.v1 import InitializeParams, InitializeResult, ShutdownPar
 from .client import WorkerClient
 from .environment import withheld
 from .launch import Exit, WorkerCommand, WorkerProcess, spawn
-from .report import CrashReport, Kind
+from .log_file import LogFile
+from .memory import MemoryFacts, memory_facts
+from .report import CrashReport, Kind, Survivor
+from .states import MEANS, USABLE, Event, State, after
 from .stderr import Level, StderrPump
-
-Phase = Literal["starting", "importing", "serving", "stopping", "ended"]
+from .survivors import left_behind
 
 
 class InputSide(asyncio.BaseProtocol):
@@ -81,20 +81,28 @@ class Worker:
         timing: Timing,
         log: Log,
         on_late: Callable[[str, Any, Raw | None], None],
+        log_file: LogFile | None = None,
+        on_stable: Callable[[], None] | None = None,
     ) -> None:
         self.provider = command.provider
+        self.tenant = command.tenant
+        self._title = command.title
         self.process = process
-        self.phase: Phase = "starting"
+        self._state: State = "starting"
         self._timing = timing
-        self._log = log.bind(provider=command.provider, pid=process.pid)
+        self._log_file = log_file
+        self._on_stable = on_stable
+        tenant = {} if command.tenant is None else {"tenant": command.tenant}
+        self._log = log.bind(provider=command.provider, pid=process.pid, **tenant)
         self._loop = asyncio.get_running_loop()
+        self._served = False
         self._cause = ""
         self._kind: Kind = "exit"
         self._stdin: asyncio.WriteTransport | None = None
         self._readers: list[asyncio.ReadTransport] = []
         self._stderr = StderrPump(self._from_worker, line_bytes=limits.log_line_bytes)
         self.client = WorkerClient(
-            command.provider,
+            command.title,
             limits=limits,
             log=self._from_wire,
             on_late=on_late,
@@ -105,13 +113,24 @@ class Worker:
         self._hello: InitializeResult | None = None
         self.ended: asyncio.Future[CrashReport] = self._loop.create_future()
         """Done when the process is gone, its pipes are read and every open call has been told."""
+        self._looking: asyncio.Task[tuple[Survivor, ...] | None] | None = None
         process.exited.add_done_callback(self._exited)
+
+    @property
+    def state(self) -> State:
+        """What it is doing: saying hello (`starting`), importing, serving, busy, wedged, broken, stopping, dead."""
+        return self._state
+
+    def _tell(self, event: Event) -> bool:
+        """Move the state; whether that changed it."""
+        before, self._state = self._state, after(self._state, event)
+        return self._state != before
 
     @property
     def hello(self) -> InitializeResult:
         """What the worker said of itself."""
         if self._hello is None:
-            raise WorkerStartFailed(f"the {self.provider} worker has not said hello")
+            raise WorkerStartFailed(f"the {self._title} worker has not said hello")
         return self._hello
 
     def _from_worker(self, level: Level, line: str) -> None:
@@ -138,7 +157,7 @@ class Worker:
             with anyio.fail_after(self._timing.start_s):
                 self._hello = await self.client.hello(hello)
             self._check_methods(self._hello)
-            self.phase = "importing"
+            self._tell("said hello")
             with anyio.fail_after(self._timing.ready_s):
                 await asyncio.shield(self.client.ready)
         except TimeoutError:
@@ -156,7 +175,8 @@ class Worker:
         except SandportError as error:
             said = str(error) if str(error).startswith("the ") else f"cannot be used: {error}"
             raise WorkerStartFailed(self._start_message(said, environ)) from error
-        self.phase = "serving"
+        self._tell("got ready")
+        self._served = True
 
     def _check_methods(self, hello: InitializeResult) -> None:
         """Ability is declared at the start: what is missing is named here, never a surprise in the middle."""
@@ -168,7 +188,7 @@ class Worker:
             self._log("warning", f"the group {group} is not used: the worker serves a part of it and lacks {lacks}")
 
     def _start_message(self, what: str, environ: Mapping[str, str]) -> str:
-        text = what if what.startswith("the ") else f"the {self.provider} worker {what}"
+        text = what if what.startswith("the ") else f"the {self._title} worker {what}"
         tail = [line for line in self._stderr.tail if line.strip()][-3:]
         if tail:
             text += "; its log ends: " + " | ".join(line.strip()[:300] for line in tail)
@@ -178,6 +198,10 @@ class Worker:
                 names = ", ".join(f'"{name}"' for name in missing)
                 text += f"; withheld from it: {', '.join(missing)} (grant with env = [{names}] in "
                 text += f"[providers.{self.provider}])"
+        if self._log_file is not None:
+            self._log_file("error", text, {"pid": self.process.pid})
+            if place := self._log_file.place():
+                text += f"; all of its log is in {place}"
         return text
 
     @property
@@ -188,12 +212,13 @@ class Worker:
     # -------------------------------------------------------------- life
 
     async def beat(self) -> None:
-        """Ping at every heartbeat; a worker that answers none for the wedge limit is condemned."""
+        """Ping at every heartbeat; a late pong makes it busy, none for the wedge limit condemns it."""
         limits = self.client.connection.limits
         while not self.ended.done():
             await asyncio.wait((self.ended,), timeout=limits.heartbeat_ms / 1000)
             if self.ended.done():
                 return
+            late = self._loop.call_later(self._timing.busy_s, self._pong_is_late)
             try:
                 await self.client.ping(deadline_s=limits.wedge_ms / 1000)
             except DeadlineExceeded:
@@ -201,6 +226,18 @@ class Worker:
                 return
             except (WorkerCrashed, WorkerWedged):
                 return  # its end is under way
+            finally:
+                late.cancel()
+            if self._tell("pong"):
+                self._log("info", "the worker answers again")
+            if self._on_stable is not None and self.process.uptime_s >= self._timing.restart.stable_s:
+                told, self._on_stable = self._on_stable, None
+                told()
+
+    def _pong_is_late(self) -> None:
+        if self._tell("pong late"):
+            wedge_s = self.client.connection.limits.wedge_ms / 1000
+            self._log("info", f"the worker is busy: {MEANS[self._state]}; it is ended after {wedge_s:g} s of silence")
 
     async def prove_alive(self) -> None:
         """End a worker that left a cancel unanswered and answers no ping either, where nobody else loses by it.
@@ -223,61 +260,86 @@ class Worker:
         """Kill the worker at once: it broke the wire or is wedged. Open calls are told when it is gone."""
         if not self._cause:
             self._cause, self._kind = cause, kind
+            self._tell("wedge" if kind == "wedge" else "violation")
             self._log("error", f"worker is ended: {cause}")
         self.process.signal_group(signal.SIGKILL)
 
     @property
     def usable(self) -> bool:
         """Whether calls may be sent to it: it serves, and nothing is known against it."""
-        return self.phase == "serving" and not self._cause and not self.ended.done()
+        return self._state in USABLE and not self._cause and not self.process.exited.done()
 
     def _deaf_or_mute(self, which: str, _: asyncio.Future[None]) -> None:
         """One of its pipes is closed: it has ended, which is told by its process, or can serve no more."""
-        if self.phase in ("stopping", "ended"):
+        if self._state in ("stopping", "dead"):
             return
         self._loop.call_later(self._timing.exit_drain_s, self._condemn_if_open, which)
 
     def _condemn_if_open(self, which: str) -> None:
-        if not self.process.exited.done() and self.phase not in ("stopping", "ended"):
+        if not self.process.exited.done() and self._state not in ("stopping", "dead"):
             self.condemn(f"it closed its {which} and did not end", kind="violation")
 
     def _exited(self, exited: asyncio.Future[Exit]) -> None:
         # Read what it still wrote; but a grandchild may hold the pipes for ever.
         waiting = [f for f in (self.client.input_ended, self._stderr.ended) if not f.done()]
         if not waiting:
-            self._end(exited.result())
+            self._look_for_survivors(exited.result())
             return
-        timer = self._loop.call_later(self._timing.exit_drain_s, self._end, exited.result())
+        timer = self._loop.call_later(self._timing.exit_drain_s, self._look_for_survivors, exited.result())
 
         def one_ended(_: asyncio.Future[None]) -> None:
             if all(f.done() for f in waiting):
                 timer.cancel()
-                self._end(exited.result())
+                self._look_for_survivors(exited.result())
 
         for future in waiting:
             future.add_done_callback(one_ended)
 
-    def _end(self, exited: Exit) -> None:
+    def _look_for_survivors(self, exited: Exit) -> None:
+        if self.ended.done() or self._looking is not None:
+            return
+        # Its group was killed with it; what took itself out of the group carries the token all the same.
+        looking = left_behind(self.process.identity, limit_s=self._timing.survivors_s)
+        self._looking = self._loop.create_task(looking, name=f"sandport survivors of {self.process.pid}")
+        self._looking.add_done_callback(partial(self._looked, exited))
+
+    def _looked(self, exited: Exit, looking: asyncio.Task[tuple[Survivor, ...] | None]) -> None:
+        found: tuple[Survivor, ...] | None = None
+        if not looking.cancelled():
+            if (error := looking.exception()) is not None:
+                self._log("warning", f"what the worker left could not be looked for: {error!r}")
+            else:
+                found = looking.result()
+        self._end(exited, found or ())
+
+    def _end(self, exited: Exit, survivors: tuple[Survivor, ...] = ()) -> None:
         if self.ended.done():
             return
-        expected = self.phase == "stopping" and not self._cause
+        expected = self._state == "stopping" and not self._cause
+        killed = exited.signal == signal.SIGKILL and not self._cause and not expected
+        for survivor in survivors:
+            self._log("warning", f"the worker left a process outside of its group, which is left alone: {survivor}")
         report = CrashReport(
             id=secrets.token_hex(4),
             provider=self.provider,
+            tenant=self.tenant,
             pid=self.process.pid,
             exit_code=exited.exit_code,
             signal=exited.signal,
             uptime_s=self.process.uptime_s,
-            phase=self.phase,
+            phase=self._state,
             cause=self._cause,
             kind=self._kind,
             log_tail=self._stderr.tail,
             open_methods=self.client.open_methods,
             peak_memory_bytes=exited.peak_memory_bytes,
+            memory=memory_facts(self.process.kills_before) if killed else MemoryFacts(),
+            log_path=self._log_file.place() if self._log_file is not None and not expected else "",
+            survivors=survivors,
         )
-        if not expected and self.phase not in ("starting", "importing"):
+        if not expected and self._served:
             self._log("error", report.summary(), crash=report.id)
-        self.phase = "ended"
+        self._tell("gone")
         self.ended.set_result(report)
         self.client.close(report, "it was stopped" if expected else "it crashed")
 
@@ -291,11 +353,10 @@ class Worker:
     async def stop(self) -> CrashReport:
         """Shutdown with drain, end of input, SIGTERM, SIGKILL: each bounded, in this order, until it is gone."""
         ladder = self._timing.stop
-        if self.phase == "serving":
-            self.phase = "stopping"
+        served = self._state in USABLE
+        self._tell("stop")
+        if served:
             await self._ask_to_stop(ladder.drain_s)
-        elif self.phase != "ended":
-            self.phase = "stopping"
         self.let_go()
         for patience_s, number in (
             (ladder.eof_s, signal.SIGTERM),
@@ -340,14 +401,39 @@ async def running_worker(
     timing: Timing,
     log: Log,
     on_late: Callable[[str, Any, Raw | None], None],
+    instance: str = "",
+    root: Path | None = None,
+    log_file: LogFile | None = None,
+    on_stable: Callable[[], None] | None = None,
 ) -> AsyncIterator[Worker]:
-    """A worker that serves, for the length of the block; no process of it outlives the block.
+    """A worker that serves, for the length of the block; no process of its group outlives the block.
+
+    Args:
+        command: What to start.
+        hello: What to say to it.
+        environ: The host's own environment.
+        timing: The waits.
+        log: Where its records go.
+        on_late: Told of results that came after their callers were told something else.
+        instance: The host's instance id, for the worker's token.
+        root: The host's home, for the record of the worker.
+        log_file: The file that its log goes to as well, for messages.
+        on_stable: Told once when it has served for the stable time and still answers.
 
     Raises:
         WorkerStartFailed: It could not be spawned, said no usable hello, or did not get ready; it is gone already.
     """
-    process = spawn(command, environ)
-    worker = Worker(command, process, limits=hello.limits, timing=timing, log=log, on_late=on_late)
+    process = spawn(command, environ, instance=instance, root=root)
+    worker = Worker(
+        command,
+        process,
+        limits=hello.limits,
+        timing=timing,
+        log=log,
+        on_late=on_late,
+        log_file=log_file,
+        on_stable=on_stable,
+    )
     try:
         await worker._connect()
         await worker._greet(hello, environ)
