@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandport.errors import NotSupported, WorkerCrashed, WorkerError, WorkerStartFailed
-from sandport.numbers import StopLadder, Timing
+from sandport.numbers import Restart, StopLadder, Timing
 from sandport.worker.launch import WorkerCommand
 from sandport.worker.supervisor import Supervisor
 from sandport_protocol.v1 import InitializeParams, PeerInfo
@@ -19,6 +19,12 @@ pytestmark = pytest.mark.anyio
 IMPATIENT = Timing(
     start_s=0.2, ready_s=0.2, stop=StopLadder(drain_s=0.05, eof_s=0.05, term_s=0.05, kill_s=10.0), restart=QUICK.restart
 )
+
+TIRELESS = Timing(
+    stop=QUICK.stop,
+    restart=Restart(start_failures_at_most=1000, first_delay_s=0.001, longest_delay_s=0.001),
+)
+"""A provider is never given up."""
 
 
 async def start_failure(open_host: OpenHost, command: tuple[str, ...], timing: Timing = QUICK) -> WorkerStartFailed:
@@ -188,7 +194,7 @@ async def test_a_hundred_failed_starts_leave_no_process_no_zombie_and_no_descrip
     commands = {
         f"w{number}": ("sh", "-c", f"read line; echo '{hello}'; exec sleep 600") for number, hello in enumerate(hellos)
     }
-    async with open_host(**commands) as host:
+    async with open_host(**commands, timing=TIRELESS) as host:
         before = 0
         for attempt in range(51):
             for name in commands:
