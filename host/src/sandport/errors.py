@@ -6,6 +6,9 @@ SandportError                        .retry: now | later | never      .dispatche
     ConfigurationInvalid               sandport.toml, an option, or a provider's config
     ProviderUnknown                    no such provider is installed or configured
     EnvironmentUnknown                 no such environment
+    NameTaken                          another lease that has not ended has this name
+    LeaseUnknown                       no lease has this id or name
+    StoreUnusable                      the journal cannot be read or written
   WorkerError                        the provider's process
     WorkerStartFailed                  it did not come up; carries its exit and the end of its log
     WorkerCrashed                      it ended while in use; one report shared by all calls that were open
@@ -14,6 +17,8 @@ SandportError                        .retry: now | later | never      .dispatche
   CallCancelled                      the caller cancelled, and the worker said what became of it
   SyncError                          files: sandport.sync.errors draws its branch
   LeaseLost                          this lease cannot be used any more
+  InUse                              another process uses the lease; it was left alone
+  Stale                              a row of the journal is not what it was taken for; nothing was changed
   WireError                          what a provider answered: one class for each condition, see
                                      sandport_protocol.errors (SandboxLost, CommandNotFound, QuotaExceeded, ...)
 ```
@@ -22,6 +27,8 @@ A result is never an error in disguise and an error never a result: exit codes b
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from sandport_protocol.errors import (
     AuthenticationFailed,
@@ -58,6 +65,9 @@ from sandport_protocol.errors import (
 
 from .worker.report import CrashReport
 
+if TYPE_CHECKING:
+    from .store.errors import InUse, LeaseUnknown, NameTaken, Stale, StoreUnusable
+
 __all__ = [
     "AuthenticationFailed",
     "CallCancelled",
@@ -69,11 +79,14 @@ __all__ = [
     "DeadlineExceeded",
     "EnvironmentUnknown",
     "Internal",
+    "InUse",
     "InvalidParams",
     "InvalidRequest",
     "LeaseLost",
     "LeaseNotFound",
+    "LeaseUnknown",
     "MethodNotFound",
+    "NameTaken",
     "NotAttached",
     "NotInitialized",
     "NotSupported",
@@ -89,6 +102,8 @@ __all__ = [
     "RateLimited",
     "SandboxLost",
     "SandportError",
+    "Stale",
+    "StoreUnusable",
     "TooLarge",
     "Unavailable",
     "UsageError",
@@ -156,3 +171,15 @@ class CallCancelled(SandportError):
 
 class LeaseLost(SandportError):
     """The lease ended: released, expired, or its sandbox is gone."""
+
+
+_OF_THE_STORE = frozenset({"InUse", "LeaseUnknown", "NameTaken", "Stale", "StoreUnusable"})
+
+
+def __getattr__(name: str) -> Any:
+    # They carry rows, whose module builds on this one.
+    if name not in _OF_THE_STORE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .store import errors
+
+    return getattr(errors, name)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import os
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +279,7 @@ class Host:
         egress: Egress | None = None,
         keep: bool = False,
         name: str | None = None,
+        on_lost: Callable[[str], None] | None = None,
     ) -> AsyncIterator[Sandbox]:
         """A sandbox for the length of the block; it is destroyed at the end, whatever happened, unless it is kept.
 
@@ -293,6 +294,7 @@ class Host:
             keep: Let it outlive the block and this process; `attach` finds it again by `Sandbox.lease_id`, and
                 `end_lease` ends it. `Sandbox.keep` says so later.
             name: Another way to find it; no other lease that has not ended may have it.
+            on_lost: Told why, once, when the sandbox is found to be gone, or ended by another process.
 
         Raises:
             EnvironmentUnknown, ProviderUnknown, NameTaken: Nothing was started.
@@ -316,19 +318,21 @@ class Host:
         sandbox = await self._book.acquire(request, self._supervisor(request.provider, request.tenant))
         self._sandboxes[sandbox.id] = sandbox
         try:
-            yield sandbox
+            with self._book.holding(sandbox, on_lost):
+                yield sandbox
         finally:
             await finished(sandbox.leave())
             del self._sandboxes[sandbox.id]
 
     @contextlib.asynccontextmanager
-    async def attach(self, lease: str) -> AsyncIterator[Sandbox]:
+    async def attach(self, lease: str, *, on_lost: Callable[[str], None] | None = None) -> AsyncIterator[Sandbox]:
         """A lease that is there already, of this or another process, for the length of the block.
 
         While the block lasts no other process ends the lease without force; the block's end leaves it as it was.
 
         Args:
             lease: The lease's id, name, sandbox id, or the beginning of an id that only it has.
+            on_lost: As for `lease`.
 
         Raises:
             LeaseUnknown: There is none.
@@ -338,7 +342,8 @@ class Host:
         Cancel: leaves the lease as it was.
         """
         async with self._book.attached(lease) as sandbox:
-            yield sandbox
+            with self._book.holding(sandbox, on_lost):
+                yield sandbox
 
     async def end_lease(self, lease: str, *, reason: str = "ended by request", force: bool = False) -> Attempted:
         """End a lease and its sandbox, whoever asked for it.

@@ -50,6 +50,7 @@ from .lease.request import LeaseRequest
 from .numbers import Timing
 from .outcome import Outcome
 from .process import Process
+from .store.records import Ref
 from .verdict import outcome_of, with_partial
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Tenure(Protocol):
 
     lease_id: str
     kept: bool
+    ref: Ref
 
     async def keep(self, name: str | None) -> None:
         """Let it outlive its block."""
@@ -88,6 +90,8 @@ class Sandbox:
         id: The sandbox id, which is also on the vendor's resource.
         lease_id: The lease's, by which it is found again where it is kept.
         lease: What the provider answered at the acquire.
+        ref: Which generation of it is leased.
+        attachment: The sandbox at its provider's workers, for the host's own use.
     """
 
     def __init__(
@@ -98,7 +102,8 @@ class Sandbox:
         self.lease = lease
         self.provider = request.provider
         self._env = request.env
-        self._attachment = attachment
+        self.attachment = attachment
+        self.ref = tenure.ref
         self._tenure = tenure
         self._timing = timing
         # Unique among all that ever attach: another process, or a block after a crash, may have started some too.
@@ -188,7 +193,7 @@ class Sandbox:
 
         await anyio.lowlevel.checkpoint_if_cancelled()
         for attempt in (1, 2):
-            client = (await self._attachment.worker()).client
+            client = (await self.attachment.worker()).client
             lane = OutputLane(_STREAMS, client.connection.limits.credit_bytes, None if on_output else keep)
             call = await client.begin(METHODS["execute"], params, deadline_s=deadline_s, sink=lane)
             lane.bind(partial(client.give_credit, call))
@@ -208,11 +213,11 @@ class Sandbox:
                     raise
                 if isinstance(error, NotAttached) and error.dispatched == "no" and attempt == 1:
                     # Nothing ran: the one error after which an execute is sent again.
-                    self._attachment.detach()
+                    self.attachment.detach()
                     continue
                 lane.divert(keep)
                 if isinstance(error, LeaseNotFound):
-                    self._attachment.lose("its sandbox is gone")
+                    self.attachment.lose("its sandbox is gone")
                     lost = LeaseLost(f"the lease on {self.id} was lost: {error}", dispatched=error.dispatched)
                     raise with_partial(lost, captures) from None
                 if isinstance(error, SandportError):
@@ -302,7 +307,7 @@ class Sandbox:
     async def _started(
         self, line: CommandLine, *, stdin: bool, pty: PtySize | None, captures: dict[StreamName, Capture]
     ) -> AsyncIterator[Process]:
-        worker = await self._attachment.worker()
+        worker = await self.attachment.worker()
         if "process" not in worker.groups or "process" in self.lease.without:
             raise NotSupported(f"provider {self.provider} has no processes (startProcess); execute() is what it has")
         async with self._places, self._running(line, stdin=stdin, pty=pty, captures=captures) as process:
@@ -326,7 +331,7 @@ class Sandbox:
         process = Process(
             self,
             process_id,
-            (await self._attachment.worker()).client,
+            (await self.attachment.worker()).client,
             captures=captures,
             timing=self._timing,
             deadline_s=None if line.timeout_ms is None else line.timeout_ms / 1000 + self._timing.command_margin_s,
@@ -348,7 +353,7 @@ class Sandbox:
         await finished_within(asyncio.ensure_future(kill()), self._timing.close_grace_s)
 
     def _refuse_outliving(self, line: CommandLine, timeout_s: float | None) -> None:
-        if (lost := self._attachment.lost) is not None:
+        if (lost := self.attachment.lost) is not None:
             raise LeaseLost(f"the lease on {self.id} is over: {lost}", dispatched="no")
         remaining_s = self.remaining_s
         if remaining_s is not None and timeout_s is not None and timeout_s > remaining_s:
@@ -430,7 +435,7 @@ class Sandbox:
 
     async def call(self, method: str, params: Struct, result: type[Any], *, deadline_s: float | None) -> Any:
         """One call in the name of this sandbox; attaches first where the worker does not know it yet."""
-        return await self._attachment.call(method, params, result, deadline_s=deadline_s)
+        return await self.attachment.call(method, params, result, deadline_s=deadline_s)
 
     # -------------------------------------------------------------- the end
 
@@ -451,7 +456,7 @@ class Sandbox:
 
     def request_destroy(self) -> None:
         """Ask for the end without waiting for anything: for a host that leaves at once."""
-        self._attachment.request_destroy()
+        self.attachment.request_destroy()
 
     @property
     def kept(self) -> bool:

@@ -7,6 +7,7 @@ here: the worker may be another one at each call.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 import anyio.lowlevel
@@ -58,6 +59,7 @@ class Attachment:
 
     Attributes:
         lost: Why nothing can be asked of it any more; None while it can.
+        on_lost: Told so, once, unless whoever holds it ended it.
         lease: What the last attach answered; None before the first.
     """
 
@@ -78,6 +80,7 @@ class Attachment:
         self.handle = handle
         self.keep = keep
         self.lost: str | None = None
+        self.on_lost: Callable[[str], None] | None = None
         self.lease: LeaseResult | None = None
         self._config = config
         self._secrets = secrets
@@ -134,6 +137,8 @@ class Attachment:
         """Note that the sandbox is there no more."""
         if self.lost is None:
             self.lost = why
+            if self.on_lost is not None:
+                self.on_lost(why)
 
     async def call(self, method: str, params: Struct, result: type[Any], *, deadline_s: float | None) -> Any:
         """One call in the name of this sandbox; attaches first where the worker does not know it yet.
@@ -175,6 +180,7 @@ class Attachment:
         """
         if self.lost is not None:
             return "gone"
+        self.on_lost = None
         if self._attached_to is not None:
             await self._attached_to.prove_alive()
         failure: SandportError | None = None

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 from sandport.clock import Clock
-from sandport.closing import finished_within
+from sandport.closing import finished, finished_within
 from sandport.errors import LeaseLost, SandportError
 from sandport.log import Log
 from sandport.numbers import Timing
@@ -74,6 +74,8 @@ class Book:
         self._clock = clock
         self._log = log
         self._creates: dict[str, tuple[WorkerClient, OpenCall]] = {}
+        self._held: dict[Attachment, Ref] = {}
+        """What the blocks of this host hold."""
         self._tasks: set[asyncio.Task[bool]] = set()
         self._nudged = asyncio.Event()
         self.passed = asyncio.Event()
@@ -94,8 +96,13 @@ class Book:
     def _spawn(self, work: Coroutine[Any, Any, bool], name: str) -> asyncio.Task[bool]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
         return task
+
+    def _done(self, task: asyncio.Task[bool]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log("critical", f"{task.get_name()} failed: {error!r}")
 
     # -------------------------------------------------------------- getting
 
@@ -136,12 +143,35 @@ class Book:
             timing=self._timing,
             log=self._log.bind(sandbox=request.sandbox_id),
         )
-        tenure = self._tenure(acquiring.ref.generation, request, attachment)
+        tenure = self._tenure(acquiring.ref, request, attachment)
         return Sandbox(request, acquired.lease, attachment, tenure, timing=self._timing)
 
-    def _tenure(self, generation: int, request: LeaseRequest, attachment: Attachment) -> Tenure:
+    @contextlib.contextmanager
+    def holding(self, sandbox: Sandbox, on_lost: Callable[[str], None] | None = None) -> Iterator[None]:
+        """For the block, notice when another process ends the lease.
+
+        Args:
+            sandbox: What is held.
+            on_lost: Told why, once, when the sandbox is there no more, or is another's.
+        """
+        sandbox.attachment.on_lost = on_lost
+        self._held[sandbox.attachment] = sandbox.ref
+        try:
+            yield
+        finally:
+            sandbox.attachment.on_lost = None
+            del self._held[sandbox.attachment]
+
+    async def _check_held(self) -> None:
+        for attachment, ref in tuple(self._held.items()):
+            if attachment.lost is None and attachment in self._held:
+                row = await self.store.sandbox(ref.sandbox_id)
+                if row is None or row.generation != ref.generation or row.state != "leased":
+                    attachment.lose("another process ended it")
+
+    def _tenure(self, ref: Ref, request: LeaseRequest, attachment: Attachment) -> Tenure:
         return Tenure(
-            Ref(request.sandbox_id, generation),
+            ref,
             request.lease_id,
             attachment,
             store=self.store,
@@ -181,6 +211,8 @@ class Book:
         except Stale as stale:
             self._log("warning", f"another process ends the sandbox: {stale}", sandbox=request.sandbox_id)
             return False
+        finally:
+            self._still_creating(request.sandbox_id)  # forgets a create that is over
 
     async def _undo_row(self, acquiring: Acquiring, request: LeaseRequest, reason: str) -> bool:
         row = await self.store.sandbox(request.sandbox_id)
@@ -261,15 +293,20 @@ class Book:
         try:
             yield await self._found(leased)
         finally:
-            await self.store.unuse(lease_id, by=self._instance)
+            await finished(self.store.unuse(lease_id, by=self._instance))
 
     async def _found(self, leased: Leased) -> Sandbox:
         request = request_of(leased.sandbox, leased.lease)
         workers = self._workers_of(leased.sandbox.provider, leased.sandbox.tenant)
         assert leased.sandbox.handle is not None  # an active lease has one
         attachment = self._bare_attachment(request, leased.sandbox.handle, workers)
-        await attachment.worker()
-        tenure = self._tenure(leased.sandbox.generation, request, attachment)
+        try:
+            await attachment.worker()
+        except LeaseLost:
+            # The provider has said that it is gone: so is the lease.
+            await self.end(leased.lease.id, reason="its sandbox is gone", force=True)
+            raise
+        tenure = self._tenure(leased.sandbox.ref, request, attachment)
         lease = attachment.lease or lease_result(leased.sandbox)
         return Sandbox(request, lease, attachment, tenure, timing=self._timing)
 
@@ -329,6 +366,7 @@ class Book:
         while True:
             try:
                 await self.sweep(ahead_s=ahead_s)
+                await self._check_held()
                 ahead_s = 0.0
                 wait_s = await self._wait_s()
             except StoreUnusable as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -63,16 +64,28 @@ class Recovery:
         Repeat: finds the same, less what was cleaned up meanwhile.
         """
         owners = await self._store.owners() - {self._instance}
-        dead = await asyncio.to_thread(instances.dead, self._root, owners)
+        dead, idle = await asyncio.to_thread(self._look, owners)
+        # Those that own nothing may have left a worker that does not end.
+        await self._end_workers(dead | idle)
+        if idle:
+            await asyncio.to_thread(instances.clear_dead, self._root, owners)
         if not dead:
             return Sorted()
-        await self._end_workers(dead)
         spared = set()
         for row in await self._store.sandboxes(owners=dead):
             if row.state == "leased" and await self._goes_on(row, dead):
                 spared.add(row.id)
         await self._store.unuse_all(dead)
         return Sorted(dead=dead, spared=frozenset(spared))
+
+    def _look(self, owners: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """Dead instances that own something, and dead ones that own nothing; asks the kernel, so in a thread."""
+        try:
+            known = {name for name in os.listdir(self._root / "instances") if instances.INSTANCE_ID.fullmatch(name)}
+        except FileNotFoundError:
+            known = set()
+        dead = instances.dead(self._root, (known | owners) - {self._instance})
+        return dead & owners, dead - owners
 
     async def _end_workers(self, dead: frozenset[str]) -> None:
         for instance in dead - self._workers_ended:

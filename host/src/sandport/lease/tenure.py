@@ -26,6 +26,7 @@ class Tenure:
 
     Attributes:
         lease_id: Its id.
+        ref: The generation of the sandbox that it is a right to.
         kept: Whether it outlives its block.
     """
 
@@ -45,7 +46,7 @@ class Tenure:
     ) -> None:
         self.lease_id = lease_id
         self.kept = kept
-        self._ref = ref
+        self.ref = ref
         self._attachment = attachment
         self._store = store
         self._instance = instance
@@ -74,7 +75,7 @@ class Tenure:
         Cancel: goes on to the end or the bound; the cancel is raised then.
         """
         if self._ending is None or (self._ending.done() and not self._confirmed()):
-            self._ending = self._spawn(self._end(reason), f"sandport end {self._ref.sandbox_id}")
+            self._ending = self._spawn(self._end(reason), f"sandport end {self.ref.sandbox_id}")
         grace_s = self._timing.close_grace_s
         if not await finished_within(self._ending, grace_s):
             self._log("error", f"the end of the sandbox is not confirmed after {grace_s:g} s, and still waited for")
@@ -85,13 +86,13 @@ class Tenure:
         return self._ending is not None and not self._ending.cancelled() and self._ending.result()
 
     async def _end(self, reason: str) -> bool:
-        with self._clean_up.holding(self._ref.sandbox_id):
+        with self._clean_up.holding(self.ref.sandbox_id):
             return await self._end_held(reason)
 
     async def _end_held(self, reason: str) -> bool:
         try:
             # Its own block ends it, whoever else runs a command in it.
-            row = await self._store.ending(self._ref, by=self._instance, reason=reason, force=True)
+            row = await self._store.ending(self.ref, by=self._instance, reason=reason, force=True)
         except (Stale, InUse) as stale:
             return await self._ended_elsewhere(stale)
         except StoreUnusable as error:
@@ -105,7 +106,7 @@ class Tenure:
         """Another process ended it, or is at it; nothing of it is ours any more."""
         self._attachment.lose("another process ended it")
         row = why.row
-        if row is None or row.state == "gone" or row.generation != self._ref.generation:
+        if row is None or row.state == "gone" or row.generation != self.ref.generation:
             return True
         self._log("warning", f"the end of the sandbox is left to another process: it is {row.state}")
         return False
