@@ -31,7 +31,7 @@ import asyncio, sandport
 
 async def open_and_close():
     async with sandport.Host.open() as host:
-        host.home.state_dir("local")
+        await host.describe("local")
 
 asyncio.run(open_and_close())
 """

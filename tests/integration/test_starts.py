@@ -149,7 +149,7 @@ async def test_what_was_withheld_is_named_with_the_line_that_grants_it(open_host
     async with open_host(scripted=command, environ=environ, env=("X_TOKEN",)) as host:
         with pytest.raises(WorkerStartFailed) as raised:
             await host.describe("scripted")
-    assert "withheld" not in str(raised.value)
+    assert "withheld from" not in str(raised.value)
 
 
 async def test_a_method_that_is_missing_is_named_at_the_start(open_host: OpenHost) -> None:

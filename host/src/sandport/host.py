@@ -45,7 +45,7 @@ from .store.sqlite import SqliteStore
 from .store.store import Store
 from .worker.environment import withheld
 from .worker.launch import WorkerCommand
-from .worker.supervisor import Supervisor
+from .worker.supervisor import Supervisor, WorkerKey, worker_key
 
 LEASE_S = 3600.0
 """A lease lasts an hour unless asked otherwise (protocol: Numbers)."""
@@ -86,7 +86,7 @@ class Host:
         self._timing: Timing = configuration.host.timing
         self._scan: Discovery | None = None
         self._instance = instance
-        self._supervisors: dict[tuple[str, str | None], Supervisor] = {}
+        self._supervisors: dict[WorkerKey, Supervisor] = {}
         self._sandboxes: dict[str, Sandbox] = {}
         self._failures: list[BaseException] = []
         self._closing = False
@@ -221,10 +221,10 @@ class Host:
         if self._closing:
             raise UsageError("the host is closed")
         settings = self.configuration.providers.get(provider, ProviderSettings())
-        key = (provider, tenant if settings.isolation == "tenant" else None)
+        key = worker_key(provider, tenant, settings.isolation)
         supervisor = self._supervisors.get(key)
         if supervisor is None:
-            command = self._command(provider, settings)
+            command = self._command(key, settings)
             supervisor = Supervisor(
                 command,
                 self._hello(provider, settings.limits),
@@ -232,12 +232,15 @@ class Host:
                 timing=self._timing,
                 log=self._log,
                 on_late=self._late,
+                instance=self._instance.id,
+                root=self.home.root,
             )
             self._supervisors[key] = supervisor
             self._spawn(supervisor.run(), f"sandport worker {provider}")
         return supervisor
 
-    def _command(self, provider: str, settings: ProviderSettings) -> WorkerCommand:
+    def _command(self, key: WorkerKey, settings: ProviderSettings) -> WorkerCommand:
+        provider, tenant = key
         argv = settings.command
         if not argv:
             if conflict := self._found().conflict(provider):
@@ -250,7 +253,7 @@ class Host:
                     f"there are: {', '.join(known) or 'none'}"
                 )
             argv = worker_command(entry)
-        return WorkerCommand(provider=provider, argv=argv, granted_env=settings.env)
+        return WorkerCommand(provider=provider, tenant=tenant, argv=argv, granted_env=settings.env)
 
     def _hello(self, provider: str, limits: Limits = DEFAULTS) -> InitializeParams:
         return InitializeParams(
