@@ -27,8 +27,8 @@ from .rows import (
 )
 from .states import MOVES, Move, states_for
 
-_MOST_FAILURES_KEPT: Final = 100
-"""Receipts of failed attempts for one sandbox: a vendor may be down for weeks."""
+_MOST_KEPT: Final = 100
+"""Receipts of failed attempts for one sandbox, and of looks at its vendor's list: a vendor may be down for weeks."""
 
 _INSERT_SANDBOX = f"INSERT INTO sandbox ({SANDBOX_COLUMNS}) VALUES ({marks(SANDBOX)})"
 _INSERT_LEASE = f"INSERT INTO lease ({LEASE_COLUMNS}, sandbox_key) SELECT {marks(LEASE)}, key FROM sandbox WHERE id = ?"
@@ -118,13 +118,13 @@ def created(
     expires_at_ms: int | None,
 ) -> None:
     _move(db, "created", _CREATED, (handle, lease_result, expires_at_ms, now_ms), ref, by)
-    _change_lease(db, ref, lease_id, by, "state = 'active', active_at_ms = ?", (now_ms,))
+    _change_lease(db, ref, lease_id, "state = 'active', active_at_ms = ?", (now_ms,))
     _receipt(db, ref, now_ms, "created", handle, by)
 
 
 def refused(db: Connection, now_ms: int, ref: Ref, lease_id: str, by: str, reason: str) -> None:
     _move(db, "refused", _REFUSED, (now_ms,), ref, by)
-    _change_lease(db, ref, lease_id, by, "state = 'ended', reason = ?, ended_at_ms = ?", (reason, now_ms))
+    _change_lease(db, ref, lease_id, "state = 'ended', reason = ?, ended_at_ms = ?", (reason, now_ms))
     db.execute(_DROP_USES, (ref.sandbox_id, ref.generation))
     _receipt(db, ref, now_ms, "refused", reason, by)
 
@@ -140,8 +140,10 @@ def rest(db: Connection, now_ms: int, ref: Ref, lease_id: str, by: str, reason: 
     if uses:
         _in_use(db, "rest", ref, by, uses)
     _move(db, "rest", _REST, (now_ms,), ref, by)
-    if queries.lease_by_id(db, lease_id).sandbox_id != ref.sandbox_id or not _end_lease(db, ref, now_ms, reason):
+    lease = queries.lease_by_id(db, lease_id)
+    if (lease.sandbox_id, lease.generation) != (ref.sandbox_id, ref.generation):
         _stale_lease(db, lease_id, "is not the lease of that generation")
+    _end_lease(db, ref, now_ms, reason)
     _receipt(db, ref, now_ms, "idle", reason, by)
 
 
@@ -185,23 +187,14 @@ def gone(db: Connection, now_ms: int, ref: Ref, by: str, what: What, detail: str
 
 def seen(db: Connection, now_ms: int, ref: Ref, by: str, handle: str | None) -> None:
     _move(db, "seen", _SEEN, (now_ms, handle, now_ms), ref, by)
-    _receipt(db, ref, now_ms, "seen", handle or "", by)
+    _receipt_of_many(db, ref, now_ms, "seen", handle or "", by)
 
 
 def failed(db: Connection, now_ms: int, ref: Ref, by: str, error: str, due_at_ms: int, *, counts: bool) -> None:
     _move(db, "failed", _FAILED, (int(counts), error, due_at_ms, now_ms), ref, by)
-    if not counts:
-        return  # nothing was tried
-    _receipt(db, ref, now_ms, "attempt failed", error, by)
-    db.execute(
-        """
-        DELETE FROM receipt WHERE key IN (
-            SELECT key FROM receipt
-            WHERE sandbox_key = (SELECT key FROM sandbox WHERE id = ?) AND what = 'attempt failed'
-            ORDER BY key DESC LIMIT -1 OFFSET ?)
-        """,
-        (ref.sandbox_id, _MOST_FAILURES_KEPT),
-    )
+    db.execute(f"UPDATE lease SET owner = NULL WHERE {_OF_REF} AND state <> 'ended'", (ref.sandbox_id, ref.generation))
+    if counts:
+        _receipt_of_many(db, ref, now_ms, "attempt failed", error, by)
 
 
 def claim(db: Connection, now_ms: int, ref: Ref, by: str, dead: Collection[str]) -> SandboxRow:
@@ -336,6 +329,20 @@ def _receipt(db: Connection, ref: Ref, now_ms: int, what: What, detail: str, by:
     db.execute(_INSERT_RECEIPT, (ref.generation, now_ms, what, detail, by, ref.sandbox_id))
 
 
+def _receipt_of_many(db: Connection, ref: Ref, now_ms: int, what: What, detail: str, by: str) -> None:
+    """A receipt of a kind of which only the latest are kept."""
+    _receipt(db, ref, now_ms, what, detail, by)
+    db.execute(
+        """
+        DELETE FROM receipt WHERE key IN (
+            SELECT key FROM receipt
+            WHERE sandbox_key = (SELECT key FROM sandbox WHERE id = ?) AND what = ?
+            ORDER BY key DESC LIMIT -1 OFFSET ?)
+        """,
+        (ref.sandbox_id, what, _MOST_KEPT),
+    )
+
+
 def _insert_lease(db: Connection, lease: LeaseRow, by: str, now_ms: int) -> None:
     """Insert a new lease, used by its owner."""
     try:
@@ -346,9 +353,7 @@ def _insert_lease(db: Connection, lease: LeaseRow, by: str, now_ms: int) -> None
     db.execute(_INSERT_USE, (by, now_ms, lease.id))
 
 
-def _change_lease(
-    db: Connection, ref: Ref, lease_id: str, by: str, changes: str, values: tuple[str | int, ...]
-) -> None:
+def _change_lease(db: Connection, ref: Ref, lease_id: str, changes: str, values: tuple[str | int, ...]) -> None:
     """Change the requested lease of a generation."""
     changed = db.execute(
         f"UPDATE lease SET {changes} WHERE id = ? AND sandbox_id = ? AND generation = ? AND state = 'requested'",
@@ -358,12 +363,10 @@ def _change_lease(
         _stale_lease(db, lease_id, "is not the requested lease of that generation")
 
 
-def _end_lease(db: Connection, ref: Ref, now_ms: int, reason: str) -> bool:
-    """End the lease of a generation, and all uses of it; whether there was one to end."""
-    ended = db.execute(_END_LEASE, (reason, now_ms, ref.sandbox_id, ref.generation)).rowcount
-    if ended:
+def _end_lease(db: Connection, ref: Ref, now_ms: int, reason: str) -> None:
+    """End the lease of a generation, and all uses of it, where it has not ended."""
+    if db.execute(_END_LEASE, (reason, now_ms, ref.sandbox_id, ref.generation)).rowcount:
         db.execute(_DROP_USES, (ref.sandbox_id, ref.generation))
-    return bool(ended)
 
 
 def _others_uses(db: Connection, ref: Ref, by: str, dead: Collection[str]) -> list[Use]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -12,7 +14,8 @@ from .errors import StoreTooNew, StoreUnusable
 from .schema import MIGRATIONS, Migration
 
 _BUSY_S: Final = 5.0
-_NO_SUCH_FOLDER: Final = "its folder does not take the file"
+_OPEN_S: Final = 20.0
+"""How long to try to open a file that others open, make or close at this moment."""
 
 _ADVICE: Final[dict[int, str]] = {
     sqlite3.SQLITE_FULL: "free space on that disk, then repeat; nothing is lost",
@@ -47,21 +50,33 @@ def connect(path: Path, *, store_id: str | None, now_ms: int) -> sqlite3.Connect
         raise StoreUnusable(
             f"{path}: {error.strerror}; Sandport keeps its leases there: {_ADVICE[sqlite3.SQLITE_CANTOPEN]}"
         ) from error
-    db: sqlite3.Connection | None = None
+    until = time.monotonic() + _OPEN_S
+    while True:
+        try:
+            return _opened(path, store_id, now_ms)
+        except sqlite3.Error as error:
+            # SQLite does not wait for everything: not for another one that turns a new file into one with a log.
+            if _primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise explain(path, error) from error
+            time.sleep(random.uniform(0.005, 0.05))
+
+
+def _opened(path: Path, store_id: str | None, now_ms: int) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
     try:
-        db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+        _check_known(db, path, len(MIGRATIONS))  # before anything is changed
         _prepare(db)
         migrate(db, path)
         _identify(db, path, store_id, now_ms)
-    except sqlite3.Error as error:
-        if db is not None:
-            db.close()
-        raise explain(path, error) from error
     except BaseException:
-        if db is not None:
-            db.close()
+        db.close()
         raise
     return db
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """SQLite's code without its details; 0 where the driver itself complains."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def explain(path: Path, error: sqlite3.Error, *, maybe_done: bool = False) -> StoreUnusable:
@@ -72,7 +87,7 @@ def explain(path: Path, error: sqlite3.Error, *, maybe_done: bool = False) -> St
         error: What it raised.
         maybe_done: Whether the transaction may be on disk all the same.
     """
-    advice = _ADVICE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    advice = _ADVICE.get(_primary(error))
     tail = f"\n{advice}" if advice else ""
     return StoreUnusable(
         f"{path}: {error}; Sandport keeps its leases there{tail}",
@@ -94,12 +109,8 @@ def migrate(db: sqlite3.Connection, path: Path, migrations: Sequence[Migration] 
         StoreTooNew: It has taken more steps than there are.
         sqlite3.Error: A step failed; the file is at the version before it.
     """
-    while (taken := version(db)) != len(migrations):
-        if taken > len(migrations):
-            raise StoreTooNew(
-                f"{path}: was written by a newer Sandport (store version {taken}, this one knows {len(migrations)})\n"
-                "upgrade sandport, or set SANDPORT_HOME to another folder"
-            )
+    _check_known(db, path, len(migrations))
+    while (taken := version(db)) < len(migrations):
         db.execute("BEGIN IMMEDIATE")
         try:
             # Another process may have been faster.
@@ -112,6 +123,14 @@ def migrate(db: sqlite3.Connection, path: Path, migrations: Sequence[Migration] 
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
+
+
+def _check_known(db: sqlite3.Connection, path: Path, known: int) -> None:
+    if (taken := version(db)) > known:
+        raise StoreTooNew(
+            f"{path}: was written by a newer Sandport (store version {taken}, this one knows {known})\n"
+            "upgrade sandport, or set SANDPORT_HOME to another folder"
+        )
 
 
 def _prepare(db: sqlite3.Connection) -> None:

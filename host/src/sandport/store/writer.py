@@ -12,6 +12,8 @@ the disk or of the lock is the whole batch's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import os
 import sqlite3
 import threading
@@ -170,15 +172,23 @@ class Writer:
                 for job in jobs:
                     _attempt(db, job)
         except BaseException as error:  # noqa: BLE001 - a thread that dies would leave its callers waiting for ever
-            failure = error
-            if isinstance(error, sqlite3.Error):
-                failure = self._explain(error, isinstance(error, _CommitFailed))
             for job in jobs:
-                job.result, job.error = None, failure
+                job.result, job.error = None, self._told(error)
             if db is not None:
-                db.close()
+                # Nothing of the transaction is wanted, and a connection that saw the disk fail is not used again.
+                with contextlib.suppress(sqlite3.Error):
+                    db.close()
             return None
         return db
+
+    def _told(self, error: BaseException) -> BaseException:
+        """What one caller gets: an error of its own, since each raises it in a task of its own."""
+        if isinstance(error, sqlite3.Error):
+            told: BaseException = self._explain(error, isinstance(error, _CommitFailed))
+        else:
+            told = copy.copy(error)
+        told.__cause__ = error
+        return told
 
     def _write(self, db: sqlite3.Connection, jobs: Sequence[_Job]) -> None:
         _begin(db)
