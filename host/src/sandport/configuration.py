@@ -32,7 +32,7 @@ import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -75,6 +75,8 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     """Names of variables that the worker gets beside the allow-list."""
     isolation: Literal["tenant", "shared"] = "tenant"
     """Whether each tenant gets a worker of its own."""
+    creates_at_once: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """How many sandboxes are created side by side with one credential; by default its vendor teaches that."""
     limits: Limits = Limits()
     """The wire's limits for this provider, by the names in `sandport_protocol.limits`."""
 

@@ -318,7 +318,9 @@ class Host:
             keep=keep,
             name=name,
         )
-        sandbox = await self._book.acquire(request, self._supervisor(request.provider, request.tenant))
+        settings = self.configuration.providers.get(request.provider, ProviderSettings())
+        workers = self._supervisor(request.provider, request.tenant)
+        sandbox = await self._book.acquire(request, workers, at_once=settings.creates_at_once)
         self._sandboxes[sandbox.id] = sandbox
         try:
             with self._book.holding(sandbox, on_lost):
@@ -388,11 +390,14 @@ class Host:
             Account(stored.provider, None, codec.encode(stored.config))
             for stored in self.configuration.environments.values()
         ]
-        return await find_unknown(self._book.store, self._supervisor, accounts, timing=self._timing)
+        return await find_unknown(
+            self._book.store, self._supervisor, accounts, limits=self._book.limits, timing=self._timing
+        )
 
     async def end_unknown(self, unknown: Unknown) -> Attempted:
         """End a sandbox that `find_unknown` found. A copy of this store may be using it: ask first."""
-        return await end_unknown(unknown, self._supervisor, timing=self._timing, log=self._log)
+        limits = self._book.limits
+        return await end_unknown(unknown, self._supervisor, limits=limits, timing=self._timing, log=self._log)
 
     async def forget(self, sandbox_id: str, *, reason: str) -> None:
         """Take a sandbox for gone although nobody confirmed it; the reason is kept.

@@ -32,7 +32,7 @@ from sandport_protocol.v1 import (
 
 from .capture import Capture
 from .closing import finished, finished_within
-from .command import Argument, CommandLine, command_line
+from .command import LONGEST_S, Argument, CommandLine, command_line
 from .errors import (
     LeaseLost,
     LeaseNotFound,
@@ -175,8 +175,12 @@ class Sandbox:
         with contextlib.ExitStack() as files:
             captures, spilled = _captures(files, output_limit_bytes, spill_to)
             params = _build(ExecuteParams, sandbox_id=self.id, stdin=stdin, live=True, **line.members())
+            # A repeat after RateLimited counts the time-out anew: nothing ran before.
+            patience_s = LONGEST_S if timeout_s is None else timeout_s + self._timing.acquire_s
             async with self._places:
-                return await self._execute(params, line, captures, spilled, on_output)
+                return await self.attachment.limited(
+                    lambda: self._execute(params, line, captures, spilled, on_output), patience_s=patience_s
+                )
 
     async def _execute(
         self,

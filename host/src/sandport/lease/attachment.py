@@ -7,12 +7,13 @@ here: the worker may be another one at each call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, Protocol, TypeVar
 
 import anyio.lowlevel
 from msgspec import Raw, Struct
 
+from sandport.command import LONGEST_S
 from sandport.errors import (
     LeaseLost,
     LeaseNotFound,
@@ -24,6 +25,7 @@ from sandport.errors import (
 )
 from sandport.log import Log
 from sandport.numbers import Timing
+from sandport.rate_limits import RateLimits, key_of
 from sandport.worker.lifetime import Worker
 from sandport_protocol.methods import METHODS
 from sandport_protocol.v1 import (
@@ -34,6 +36,7 @@ from sandport_protocol.v1 import (
     LeaseResult,
 )
 
+_T = TypeVar("_T")
 DESTROY_TRIES = 3
 """Destroying is repeatable: a worker that crashes over it is replaced so often before somebody else's turn comes."""
 
@@ -49,12 +52,14 @@ class Attachment:
     """A sandbox, by its handle.
 
     Args:
+        provider: The provider's name.
         sandbox_id: The id on the vendor's resource.
         handle: The provider's name for it.
         config: The provider's config, as at the create.
         secrets: Likewise.
         workers: Where its worker comes from.
         worker: The one that knows it already, if one does.
+        limits: What holds back the calls of a credential whose vendor says so.
         keep: Told at an attach: whether it outlives its workers; None leaves that as it is.
 
     Attributes:
@@ -65,6 +70,7 @@ class Attachment:
 
     def __init__(
         self,
+        provider: str,
         sandbox_id: str,
         handle: str,
         *,
@@ -72,11 +78,13 @@ class Attachment:
         secrets: dict[str, str],
         workers: Workers,
         worker: Worker | None = None,
+        limits: RateLimits,
         keep: bool | None = None,
         timing: Timing,
         log: Log,
     ) -> None:
         self.id = sandbox_id
+        self._provider = provider
         self.handle = handle
         self.keep = keep
         self.lost: str | None = None
@@ -85,6 +93,7 @@ class Attachment:
         self._config = config
         self._secrets = secrets
         self._workers = workers
+        self._limits = limits
         self._attached_to = worker
         self._attaching = asyncio.Lock()
         self._timing = timing
@@ -106,6 +115,16 @@ class Attachment:
                 await self._attach(worker)
             return worker
 
+    async def limited(self, attempt: Callable[[], Awaitable[_T]], *, patience_s: float) -> _T:
+        """The result of a call that goes to the vendor, held back and repeated as the vendor asks.
+
+        Args:
+            attempt: Makes the call; repeated only where the vendor refused it for its rate and nothing happened.
+            patience_s: No turn and no repeat comes later than this.
+        """
+        key = key_of(self._provider, self._secrets)
+        return await self._limits.call(key, lambda _: attempt(), deadline_s=patience_s)
+
     def detach(self) -> None:
         """Attach again before the next call: the worker said that it does not know the sandbox."""
         self._attached_to = None
@@ -120,8 +139,11 @@ class Attachment:
         params = AttachLeaseParams(
             sandbox_id=self.id, handle=self.handle, config=self._config, secrets=self._secrets, keep=self.keep
         )
-        answer = await worker.client.call(
-            METHODS["attachLease"], params, AttachLeaseResult, deadline_s=self._timing.call_s
+        answer = await self.limited(
+            lambda: worker.client.call(
+                METHODS["attachLease"], params, AttachLeaseResult, deadline_s=self._timing.call_s
+            ),
+            patience_s=self._timing.call_s,
         )
         if answer.state == "gone":
             self.lose("its sandbox is gone")
@@ -151,7 +173,10 @@ class Attachment:
         for attempt in (1, 2):
             client = (await self.worker()).client
             try:
-                return await client.call(METHODS[method], params, result, deadline_s=deadline_s)
+                return await self.limited(
+                    lambda client=client: client.call(METHODS[method], params, result, deadline_s=deadline_s),  # type: ignore[misc]
+                    patience_s=LONGEST_S if deadline_s is None else deadline_s,
+                )
             except NotAttached as error:
                 self.detach()
                 if attempt == 2 or error.dispatched != "no":

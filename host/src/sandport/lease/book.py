@@ -18,12 +18,14 @@ from sandport.closing import finished, finished_within
 from sandport.errors import LeaseLost, SandportError
 from sandport.log import Log
 from sandport.numbers import Timing
+from sandport.rate_limits import RateLimits, key_of
 from sandport.sandbox import Sandbox
 from sandport.store.errors import Stale, StoreUnusable
 from sandport.store.records import Leased, Ref
 from sandport.store.states import CLEANED
 from sandport.store.store import Store
 from sandport.worker.client import WorkerClient
+from sandport.worker.lifetime import Worker
 from sandport.worker.open_call import OpenCall
 
 from .acquire import Acquiring
@@ -32,7 +34,7 @@ from .clean_up import Attempted, CleanUp, OnDone, WorkersOf
 from .delays import Delays
 from .listing import listed
 from .recovery import IsRunLive, Recovery
-from .request import LeaseRequest
+from .request import LeaseRequest, asked_again
 from .rows import lease_result, lease_row, request_of, sandbox_row
 from .tenure import Tenure
 
@@ -78,6 +80,7 @@ class Book:
         """What the blocks of this host hold."""
         self._tasks: set[asyncio.Task[bool]] = set()
         self._nudged = asyncio.Event()
+        self.limits = RateLimits(timing.rate_limit)
         self.passed = asyncio.Event()
         """The first pass of the clean-up is over."""
         self.clean_up = CleanUp(
@@ -85,6 +88,7 @@ class Book:
             instance,
             workers_of,
             still_creating=self._still_creating,
+            limits=self.limits,
             timing=timing,
             delays=delays,
             clock=clock,
@@ -106,14 +110,31 @@ class Book:
 
     # -------------------------------------------------------------- getting
 
-    async def acquire(self, request: LeaseRequest, workers: Workers) -> Sandbox:
-        """A new sandbox, leased.
+    async def acquire(self, request: LeaseRequest, workers: Workers, *, at_once: int | None = None) -> Sandbox:
+        """A new sandbox, leased; waits and asks again where the vendor says that it is asked too much.
+
+        Args:
+            request: What is asked for. Each repeat has ids of its own.
+            workers: The provider's.
+            at_once: How many creates of one credential go side by side; by default the vendor teaches it.
 
         Raises:
             SandportError: There is none; what was created on the way is gone, or is being ended.
 
         Cancel: waits, bounded by the close grace, until what was asked for is gone again.
         """
+        asked = 0
+
+        async def attempt(_: float) -> Sandbox:
+            nonlocal asked
+            asked += 1
+            return await self._acquire(request if asked == 1 else asked_again(request), workers)
+
+        key = key_of(request.provider, request.secrets)
+        patience_s = self._timing.acquire_s
+        return await self.limits.call(key, attempt, deadline_s=patience_s, creates=True, at_most=at_once)
+
+    async def _acquire(self, request: LeaseRequest, workers: Workers) -> Sandbox:
         now_ms = self._clock.now_ms()
         acquiring = Acquiring(
             request,
@@ -133,16 +154,7 @@ class Book:
             await self._given_up(acquiring, request, error)
             raise
         self._creates.pop(request.sandbox_id, None)
-        attachment = Attachment(
-            request.sandbox_id,
-            acquired.lease.handle,
-            config=request.config,
-            secrets=request.secrets,
-            workers=workers,
-            worker=acquired.worker,
-            timing=self._timing,
-            log=self._log.bind(sandbox=request.sandbox_id),
-        )
+        attachment = self._attachment(request, acquired.lease.handle, workers, worker=acquired.worker)
         tenure = self._tenure(acquiring.ref, request, attachment)
         return Sandbox(request, acquired.lease, attachment, tenure, timing=self._timing)
 
@@ -239,28 +251,32 @@ class Book:
         try:
             workers = self._workers_of(request.provider, request.tenant)
             for one in await listed(
+                request.provider,
                 workers,
                 config=request.config,
                 secrets=request.secrets,
                 sandbox_id=request.sandbox_id,
+                limits=self.limits,
                 timing=self._timing,
             ):
-                await self._bare_attachment(request, one.handle, workers).destroy()
+                await self._attachment(request, one.handle, workers).destroy()
         except SandportError as error:
             self._log("error", f"a sandbox may be left: {error}", sandbox=request.sandbox_id)
             return False
         return True
 
-    def _bare_attachment(
-        self, request: LeaseRequest, handle: str, workers: Workers, *, keep: bool | None = None
+    def _attachment(
+        self, request: LeaseRequest, handle: str, workers: Workers, *, worker: Worker | None = None
     ) -> Attachment:
         return Attachment(
+            request.provider,
             request.sandbox_id,
             handle,
             config=request.config,
             secrets=request.secrets,
             workers=workers,
-            keep=keep,
+            worker=worker,
+            limits=self.limits,
             timing=self._timing,
             log=self._log.bind(sandbox=request.sandbox_id),
         )
@@ -299,7 +315,7 @@ class Book:
         request = request_of(leased.sandbox, leased.lease)
         workers = self._workers_of(leased.sandbox.provider, leased.sandbox.tenant)
         assert leased.sandbox.handle is not None  # an active lease has one
-        attachment = self._bare_attachment(request, leased.sandbox.handle, workers)
+        attachment = self._attachment(request, leased.sandbox.handle, workers)
         try:
             await attachment.worker()
         except LeaseLost:

@@ -28,6 +28,7 @@ from sandport.clock import Clock
 from sandport.errors import ProviderUnknown, SandportError, UsageError, WorkerStartFailed
 from sandport.log import Log
 from sandport.numbers import Timing
+from sandport.rate_limits import RateLimits
 from sandport.store.errors import InUse, Stale, StoreUnusable
 from sandport.store.records import Ref, SandboxRow
 from sandport.store.store import NOBODY, Store
@@ -71,6 +72,7 @@ class CleanUp:
         instance: Who acts.
         workers_of: Where a row's worker comes from.
         still_creating: Whether the create of this id may still be under way in a worker of this host.
+        limits: What holds back the calls of a credential.
         timing: Bounds of the calls.
         delays: Waits between attempts.
         clock: Whose time decides what is due and settled.
@@ -85,6 +87,7 @@ class CleanUp:
         workers_of: WorkersOf,
         *,
         still_creating: Callable[[str], bool],
+        limits: RateLimits,
         timing: Timing,
         delays: Delays,
         clock: Clock,
@@ -95,6 +98,7 @@ class CleanUp:
         self._instance = instance
         self._workers_of = workers_of
         self._still_creating = still_creating
+        self._limits = limits
         self._timing = timing
         self._delays = delays
         self._clock = clock
@@ -239,7 +243,13 @@ class CleanUp:
         open_yet = self._still_creating(row.id)
         workers = self._workers_of(row.provider, row.tenant)
         found = await listed(
-            workers, config=Raw(row.config), secrets=dict(row.secrets), sandbox_id=row.id, timing=self._timing
+            row.provider,
+            workers,
+            config=Raw(row.config),
+            secrets=dict(row.secrets),
+            sandbox_id=row.id,
+            limits=self._limits,
+            timing=self._timing,
         )
         for one in found:
             await self._attachment(row, one.handle).destroy()
@@ -255,11 +265,13 @@ class CleanUp:
 
     def _attachment(self, row: SandboxRow, handle: str) -> Attachment:
         return Attachment(
+            row.provider,
             row.id,
             handle,
             config=Raw(row.config),
             secrets=dict(row.secrets),
             workers=self._workers_of(row.provider, row.tenant),
+            limits=self._limits,
             timing=self._timing,
             log=self._log.bind(sandbox=row.id),
         )

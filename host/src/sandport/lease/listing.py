@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Raw
 
 from sandport.numbers import Timing
+from sandport.rate_limits import RateLimits, key_of
 from sandport_protocol.methods import METHODS
 from sandport_protocol.v1 import ListedLease, ListLeasesParams, ListLeasesResult
 
@@ -12,7 +13,14 @@ from .attachment import Workers
 
 
 async def listed(
-    workers: Workers, *, config: Raw, secrets: dict[str, str], sandbox_id: str | None = None, timing: Timing
+    provider: str,
+    workers: Workers,
+    *,
+    config: Raw,
+    secrets: dict[str, str],
+    sandbox_id: str | None = None,
+    limits: RateLimits,
+    timing: Timing,
 ) -> list[ListedLease]:
     """Everything that a vendor lists of this store, or under one id; all pages.
 
@@ -21,14 +29,19 @@ async def listed(
     """
     found: list[ListedLease] = []
     cursor: str | None = None
-    while True:
+    key = key_of(provider, secrets)
+
+    async def one_page(left_s: float) -> ListLeasesResult:
         worker = await workers.worker()
-        page = await worker.client.call(
+        return await worker.client.call(
             METHODS["listLeases"],
             ListLeasesParams(config=config, secrets=secrets, sandbox_id=sandbox_id, cursor=cursor),
             ListLeasesResult,
-            deadline_s=timing.call_s,
+            deadline_s=left_s,
         )
+
+    while True:
+        page = await limits.call(key, one_page, deadline_s=timing.call_s)
         found += [one for one in page.leases if sandbox_id is None or one.sandbox_id == sandbox_id]
         cursor = page.next_cursor
         if cursor is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 from msgspec import Raw, Struct
 
 from sandport_protocol.v1 import Egress, new_sandbox_id
@@ -32,6 +33,11 @@ class LeaseRequest(Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     principal: str | None = None
     workspace: str | None = None
+
+
+def asked_again(request: LeaseRequest) -> LeaseRequest:
+    """The same with ids of its own: one that was sent is never sent in a second create."""
+    return msgspec.structs.replace(request, sandbox_id=new_sandbox_id(os.urandom(17)), lease_id=new_lease_id())
 
 
 def new_lease_id() -> str:

@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from sandport.errors import SandportError
 from sandport.log import Log
 from sandport.numbers import Timing
+from sandport.rate_limits import RateLimits
 from sandport.store.records import SandboxRow
 from sandport.store.states import SANDBOX_STATES
 from sandport.store.store import Store
@@ -59,7 +60,9 @@ class Found(Struct, frozen=True):
     unasked: tuple[Unasked, ...] = ()
 
 
-async def find_unknown(store: Store, workers_of: WorkersOf, more: Iterable[Account], *, timing: Timing) -> Found:
+async def find_unknown(
+    store: Store, workers_of: WorkersOf, more: Iterable[Account], *, limits: RateLimits, timing: Timing
+) -> Found:
     """Ask every vendor that this store ever used, and those that are configured.
 
     Raises:
@@ -72,7 +75,14 @@ async def find_unknown(store: Store, workers_of: WorkersOf, more: Iterable[Accou
     for account in accounts:
         try:
             workers = workers_of(account.provider, account.tenant)
-            entries = await listed(workers, config=Raw(account.config), secrets=dict(account.secrets), timing=timing)
+            entries = await listed(
+                account.provider,
+                workers,
+                config=Raw(account.config),
+                secrets=dict(account.secrets),
+                limits=limits,
+                timing=timing,
+            )
         except SandportError as error:
             unasked.append(Unasked(account, str(error)))
             continue
@@ -90,15 +100,19 @@ async def find_unknown(store: Store, workers_of: WorkersOf, more: Iterable[Accou
     return Found(tuple(unknown.values()), tuple(unasked))
 
 
-async def end_unknown(one: Unknown, workers_of: WorkersOf, *, timing: Timing, log: Log) -> Attempted:
+async def end_unknown(
+    one: Unknown, workers_of: WorkersOf, *, limits: RateLimits, timing: Timing, log: Log
+) -> Attempted:
     """Destroy it. Repeat: finds it gone."""
     account = one.account
     attachment = Attachment(
+        account.provider,
         one.sandbox_id,
         one.handle,
         config=Raw(account.config),
         secrets=dict(account.secrets),
         workers=workers_of(account.provider, account.tenant),
+        limits=limits,
         timing=timing,
         log=log.bind(sandbox=one.sandbox_id),
     )
