@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from sandport_sdk.v1 import errors, types, unpack
 
+from .input import Input
 from .streams import Kept, Stream
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Command:
         streams: Its stdout and stderr.
         exited: Done once its own process has ended, or its sandbox.
         over: Done once it has ended and what it had written was read.
+        followed: Whether a call follows it.
     """
 
     def __init__(self, params: types.CommandParams, *, window_bytes: int, keep_bytes: int | None = None) -> None:
@@ -55,7 +57,9 @@ class Command:
         )
         self.exited: asyncio.Future[None] = loop.create_future()
         self.over: asyncio.Future[None] = loop.create_future()
-        self.input: asyncio.WriteTransport | None = None
+        self.input: Input | None = None
+        """Where it reads from, as long as that is open; None where it has all its input, or none."""
+        self.followed = False
         self._tell: Literal["error", "dropped", "lie"] = "error"
         self._params = params
         self._program: Program | None = None
@@ -78,7 +82,13 @@ class Command:
     # ------------------------------------------------------------ begin
 
     async def start(
-        self, starter: Starter, root: Path, variables: dict[bytes, bytes], *, stdin: int, timeout_ms: int | None
+        self,
+        starter: Starter,
+        root: Path,
+        variables: dict[bytes, bytes],
+        *,
+        stdin: bytes | None,
+        timeout_ms: int | None,
     ) -> None:
         """Start it; `over` is done in the end.
 
@@ -86,7 +96,7 @@ class Command:
             starter: What starts it.
             root: The sandbox's working directory.
             variables: Its environment, less what the call adds.
-            stdin: The descriptor that it reads.
+            stdin: All of its input; None to keep it open.
             timeout_ms: When it is killed; None for never.
 
         Raises:
@@ -99,11 +109,16 @@ class Command:
         with contextlib.ExitStack() as theirs:
             outputs = []
             try:
+                if stdin is None:
+                    self.input, source = Input.open(self.exited)
+                    theirs.callback(os.close, source)
+                else:
+                    source = theirs.enter_context(input_file(stdin)).fileno()
                 for stream in self.streams:
                     fd = await stream.open()
                     theirs.callback(os.close, fd)
                     outputs.append(fd)
-                fds = (stdin, outputs[0], outputs[1])
+                fds = (source, outputs[0], outputs[1])
                 self._program = await starter.start([unpack(word) for word in argv], env, cwd, fds)
             except BaseException:
                 self.close()
@@ -119,7 +134,8 @@ class Command:
         self._status = await program.status
         self._ended = asyncio.get_running_loop().time()
         self.exited.set_result(None)
-        give_up_at = self._ended + STALLED_S if self._stopped or self._status is None else None
+        # Nobody waits for the output of a sandbox that is gone, and not for ever for that of what was killed.
+        give_up_at = self._ended if self._status is None else self._ended + STALLED_S if self._stopped else None
         await asyncio.gather(*(stream.drain(give_up_at) for stream in self.streams))
         if self.input is not None:
             self.input.close()

@@ -161,7 +161,7 @@ class Truncate(Fault, frozen=True, kw_only=True, tag="truncate"):
 
     def fits(self) -> tuple[str, ...]:
         """Commands, before their output is sent."""
-        return ("execute.before", "execute.started", "wait.before")
+        return ("execute.before", "execute.started", "start.before")
 
 
 class Skew(Fault, frozen=True, kw_only=True, tag="skew"):

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,6 +32,9 @@ FRAME_MARGIN_BYTES = 64 * 1024
 ENTRY_BYTES = 256
 """More than one sandbox takes on a page of `listLeases`."""
 PAGE = 500
+"""Leases in one answer of `listLeases`, where they fit in a frame."""
+GONE_KEPT = 1024
+"""Ids of ended sandboxes that are remembered, so that a late call is told that they are gone."""
 _R = TypeVar("_R")
 
 
@@ -54,7 +58,7 @@ class FakeProvider(Provider):
         self._output_limit_bytes = max(0, session.limits.frame_bytes - FRAME_MARGIN_BYTES) * 3 // 8
         """Both streams of a result, in base64, must fit in one frame."""
         self._set_up()
-        self._happen("hello")
+        self._greet()
 
     def _set_up(self) -> None:
         path = self._vendor.folder / "vendor.json"
@@ -70,11 +74,11 @@ class FakeProvider(Provider):
                 create_settle_ms=setup.create_settle_ms,
             )
 
-    def _happen(self, point: str) -> None:
-        """Pass a point that belongs to no call; blocks the worker as it would where a provider is stuck there."""
+    def _greet(self) -> None:
+        """Pass the point `hello`; blocks the worker, as a provider does that is stuck there."""
         if not os.path.isdir(self._vendor.folder):
             return
-        for fault in self._book.due_here(point):
+        for fault in self._book.due_here("hello"):
             if isinstance(fault, orders.Late):
                 time.sleep(fault.by_s)
             elif isinstance(fault, orders.Hang | orders.LoseAnswer):
@@ -87,14 +91,28 @@ class FakeProvider(Provider):
             else:
                 faults.at_once(fault)
 
+    async def _pass(self, point: str) -> None:
+        """Pass a point that belongs to no call."""
+        for fault in await self._book.due(point, None, sandbox_id="", method=""):
+            if isinstance(fault, orders.Late):
+                await faults.late(fault, self._vendor)
+            elif isinstance(fault, orders.Hang | orders.LoseAnswer):
+                await faults.hang()
+            elif isinstance(fault, orders.GarbageLine):
+                await wire.write_line(fault.text.encode())
+            elif (error := faults.ordered_error(fault, dispatched="no")) is not None:
+                raise error
+            else:
+                faults.at_once(fault)
+
     async def prepare(self) -> None:
         """Pass the point `ready`."""
-        self._happen("ready")
+        await self._pass("ready")
         self._watching = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
         """Let go: what runs is lost, the sandboxes stay for the next worker."""
-        self._happen("close")
+        await self._pass("close")
         if self._watching is not None:
             self._watching.cancel()
         await asyncio.gather(*(sandbox.leave() for sandbox in self._open.values()))
@@ -256,22 +274,14 @@ class FakeProvider(Provider):
         passage = await self._enter_by_id("execute", call, params.sandbox_id, sandbox)
         await self._check_there(params.sandbox_id)
         call.dispatched = "no"
-        nonce = secrets.token_hex(8)
-        remaining_s = call.remaining_s()
-        self._vendor.note(
-            "execute",
-            nonce=nonce,
-            sandboxId=params.sandbox_id,
-            argv=_words(params),
-            timeoutMs=params.timeout_ms,
-            deadlineMs=None if remaining_s is None else round(remaining_s * 1000),
-        )
+        sandbox.check(params)
+        nonce = self._note_start("execute", params, call, timeout_ms=params.timeout_ms)
         keep_bytes = None if params.live else min(params.output_limit_bytes, self._output_limit_bytes)
         command = await sandbox.run(params, keep_bytes=keep_bytes, stdin=params.stdin, timeout_ms=params.timeout_ms)
         call.dispatched = "unknown"
         result: types.ExecuteResult | None = None
         try:
-            await self._read_output(command, passage, "started")
+            await self._read_output(command, passage)
             await self._follow(command, call, live=params.live)
             call.dispatched = "yes"
             result = command.outcome(types.ExecuteResult, call if params.live else None)
@@ -282,21 +292,39 @@ class FakeProvider(Provider):
             sandbox.release(command)
         return await self._answer(passage, result)
 
-    async def _read_output(self, command: Command, passage: Passage, stage: str) -> None:
+    def _note_start(
+        self, what: str, params: types.CommandParams, call: Call, *, timeout_ms: int | None, **facts: object
+    ) -> str:
+        """Write to the journal what is about to be started; its nonce."""
+        nonce = secrets.token_hex(8)
+        remaining_s = call.remaining_s()
+        self._vendor.note(
+            what,
+            nonce=nonce,
+            sandboxId=params.sandbox_id,
+            argv=_words(params),
+            timeoutMs=timeout_ms,
+            deadlineMs=None if remaining_s is None else round(remaining_s * 1000),
+            **facts,
+        )
+        return nonce
+
+    async def _read_output(self, command: Command, passage: Passage) -> None:
         """Pass the point between the start of a command and the first byte of its output."""
-        cut: orders.Truncate | None = None
         try:
-            await passage.at(stage)
-            cut = passage.find(orders.Truncate)
+            await passage.at("started")
         except BaseException:
             command.begin_reading()
             await command.stop("cancelled")
             await asyncio.shield(command.over)
             raise
-        if cut is None:
-            command.begin_reading()
-        else:
+        self._begin_reading(command, passage)
+
+    def _begin_reading(self, command: Command, passage: Passage) -> None:
+        if (cut := passage.find(orders.Truncate)) is not None:
             command.begin_reading(cut.keep_bytes, cut.tell)
+        else:
+            command.begin_reading()
 
     async def _follow(self, command: Command, call: Call, *, live: bool) -> None:
         """Wait for its end and send its output; after a cancel too, where it had ended by itself before."""
@@ -321,6 +349,71 @@ class FakeProvider(Provider):
                 command.give_up_output()
                 await asyncio.shield(command.over)
                 raise
+
+    # ------------------------------------------------------------ processes
+
+    async def start_process(self, params: types.StartProcessParams, call: Call) -> types.StartProcessResult:
+        """Start a command and come back. Repeat: refused while the id is known. Cancel: ends it."""
+        sandbox = self._attached(params.sandbox_id)
+        passage = await self._enter_by_id("start", call, params.sandbox_id, sandbox)
+        await self._check_there(params.sandbox_id)
+        call.dispatched = "no"
+        sandbox.check(params)
+        if params.process_id in sandbox.processes:
+            why = f"there is a process {params.process_id!r} already"
+            raise errors.InvalidParams(why, detail=errors.Detail(field="processId"), dispatched="no")
+        sandbox.processes[params.process_id] = None
+        self._note_start("start", params, call, timeout_ms=params.timeout_ms, processId=params.process_id)
+        try:
+            stdin = None if params.stdin else b""
+            command = await sandbox.run(params, keep_bytes=None, stdin=stdin, timeout_ms=params.timeout_ms)
+        except BaseException:
+            sandbox.processes.pop(params.process_id, None)
+            raise
+        call.dispatched = "yes"
+        self._begin_reading(command, passage)
+        sandbox.add_process(params.process_id, command)
+        return await self._answer(passage, types.StartProcessResult())
+
+    async def write_process(self, params: types.WriteProcessParams, call: Call) -> types.WriteProcessResult:
+        """Write to a process's input, answered once its pipe took it. Repeat: again. Cancel: may have written."""
+        command, passage = await self._enter_process("write", call, params)
+        if command.input is None:
+            raise errors.InvalidParams("this process was started without an open input", dispatched="no")
+        taken = await command.input.write(params.data, end=params.end)
+        return await self._answer(passage, types.WriteProcessResult(taken_bytes=taken))
+
+    async def signal_process(self, params: types.SignalProcessParams, call: Call) -> types.SignalProcessResult:
+        """Signal a process's group, or kill it. Repeat: again. Cancel: may have signalled."""
+        command, passage = await self._enter_process("signal", call, params)
+        if params.resize is not None:
+            why = "there are no terminals here"
+            raise errors.NotSupported(why, detail=errors.Detail(field="resize"), dispatched="no")
+        if params.signal is not None and not 0 < params.signal < signal.NSIG:
+            why = f"{params.signal} is no signal's number"
+            raise errors.InvalidParams(why, detail=errors.Detail(field="signal"), dispatched="no")
+        delivered = not command.exited.done()
+        if params.signal is not None:
+            delivered = await command.signal(params.signal)
+        else:
+            await command.stop("killed")
+            await asyncio.shield(command.exited)
+        return await self._answer(passage, types.SignalProcessResult(delivered=delivered))
+
+    async def wait_process(self, params: types.WaitProcessParams, call: Call) -> types.WaitProcessResult:
+        """Follow a process to its end. Repeat: from the offset it names. Cancel: stops following; it runs on."""
+        command, passage = await self._enter_process("wait", call, params)
+        if command.followed:
+            raise errors.Overloaded("this process is followed already; one call at a time can", dispatched="no")
+        bases = {start.stream: start.offset for start in params.from_offset}
+        for stream in command.streams:
+            stream.check_offset(bases.get(stream.name, 0))
+        command.followed = True
+        try:
+            await command.deliver(call, bases, ended=set())
+        finally:
+            command.followed = False
+        return await self._answer(passage, command.outcome(types.WaitProcessResult, call, bases=bases))
 
     # ------------------------------------------------------------ orders
 
@@ -376,6 +469,21 @@ class FakeProvider(Provider):
             await self._vendor.admit(record.requests_per_s)
         return passage
 
+    async def _enter_process(
+        self,
+        name: str,
+        call: Call,
+        params: types.WriteProcessParams | types.SignalProcessParams | types.WaitProcessParams,
+    ) -> tuple[Command, Passage]:
+        """Begin a call about a process."""
+        sandbox = self._attached(params.sandbox_id)
+        passage = await self._enter_by_id(name, call, params.sandbox_id, sandbox)
+        command = sandbox.processes.get(params.process_id)
+        if command is None:
+            raise errors.ProcessNotFound(f"no process {params.process_id!r} is known in the sandbox", dispatched="no")
+        call.dispatched = "unknown"
+        return command, passage
+
     async def _answer(self, passage: Passage, result: _R) -> _R:
         await passage.at("before-answer")
         return self._given(passage, result)
@@ -408,6 +516,8 @@ class FakeProvider(Provider):
 
     def _forget(self, sandbox_id: str) -> Sandbox | None:
         self._gone[sandbox_id] = None
+        if len(self._gone) > GONE_KEPT:
+            del self._gone[next(iter(self._gone))]
         return self._open.pop(sandbox_id, None)
 
     async def _forget_ended(self, sandbox_id: str) -> None:

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 from sandport_sdk.v1 import errors, pack, types
 
-from .command import SHELL, Command, input_file, variables_of
+from .command import SHELL, Command, variables_of
 from .errors import sandbox_failed
-from .starter import MARK, TOKEN, Starter
+from .starter import Starter
 
 if TYPE_CHECKING:
     from .config import FakeConfig
     from .vendor import Record, Vendor
+
+ENDED_KEPT = 64
+"""Ended processes of a sandbox whose results and last output are kept."""
 
 
 class Sandbox:
@@ -36,18 +39,38 @@ class Sandbox:
         self._window_bytes = window_bytes
         self._starter: Starter | None = None
         self._commands: set[Command] = set()
+        self.processes: dict[str, Command | None] = {}
+        """By the host's ids; None for one that is about to start."""
 
-    async def run(
-        self, params: types.CommandParams, *, keep_bytes: int | None, stdin: bytes, timeout_ms: int | None
-    ) -> Command:
-        """Start a command; it is `released` by whoever started it.
+    def check(self, params: types.CommandParams) -> None:
+        """Refuse what no command of this provider can have, before anything is started.
 
         Raises:
-            WireError: It did not start.
+            NotSupported: Another user, or a terminal.
         """
         if params.user is not None:
             why = "commands run as the user of this worker"
             raise errors.NotSupported(why, detail=errors.Detail(field="user"), dispatched="no")
+        if isinstance(params, types.StartProcessParams) and params.pty is not None:
+            why = "there are no terminals here"
+            raise errors.NotSupported(why, detail=errors.Detail(field="pty"), dispatched="no")
+
+    async def run(
+        self, params: types.CommandParams, *, keep_bytes: int | None, stdin: bytes | None, timeout_ms: int | None
+    ) -> Command:
+        """Start a command; whoever started it says `begin_reading`, and `release` in the end.
+
+        Args:
+            params: What to run.
+            keep_bytes: How much of each stream is kept; None where it is followed.
+            stdin: All of its input; None to keep it open.
+            timeout_ms: When it is killed; None for never.
+
+        Cancel: it is killed.
+
+        Raises:
+            WireError: It did not start.
+        """
         starter = self._starter
         if starter is None or starter.over.done():
             starter = self._starter = Starter(self._vendor.guards(self.record.sandbox_id))
@@ -57,31 +80,34 @@ class Sandbox:
                 self._starter = None
                 raise sandbox_failed(error, dispatched="no") from error
         root = self._vendor.files(self.record.sandbox_id)
-        variables = variables_of(root) | {MARK.encode(): self.record.sandbox_id.encode()}
-        if token := os.environb.get(TOKEN.encode()):
-            variables[TOKEN.encode()] = token
+        variables = variables_of(root) | starter.marks
         command = Command(params, window_bytes=self._window_bytes, keep_bytes=keep_bytes)
-        with input_file(stdin) as file:
-            start = command.start(starter, root, variables, stdin=file.fileno(), timeout_ms=timeout_ms)
-            starting = asyncio.ensure_future(start)
-            try:
-                await asyncio.shield(starting)
-            except asyncio.CancelledError:
-                await starting
-                # It runs by now, for nobody.
-                command.begin_reading()
-                await command.stop("cancelled")
-                await asyncio.shield(command.over)
-                command.close()
-                raise errors.Cancelled(
-                    "the command was cancelled", dispatched="unknown", partial=command.partial
-                ) from None
+        starting = asyncio.ensure_future(command.start(starter, root, variables, stdin=stdin, timeout_ms=timeout_ms))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await starting
+            # It runs by now, for nobody.
+            command.begin_reading()
+            await command.stop("cancelled")
+            await asyncio.shield(command.over)
+            command.close()
+            raise errors.Cancelled("the command was cancelled", dispatched="unknown", partial=command.partial) from None
         self._commands.add(command)
         return command
 
     def release(self, command: Command) -> None:
         """The command has its answer. What it left behind writes on, into nothing."""
         command.when_quiet(lambda: self._commands.discard(command))
+
+    def add_process(self, process_id: str, command: Command) -> None:
+        """Remember a process; of those that ended, only so many are kept."""
+        ended = [known for known, process in self.processes.items() if process is not None and process.over.done()]
+        for known in ended[: max(0, len(ended) - ENDED_KEPT)]:
+            forgotten = self.processes.pop(known)
+            if forgotten is not None:
+                self.release(forgotten)
+        self.processes[process_id] = command
 
     async def end(self) -> None:
         """End everything that runs in it for this worker."""
@@ -100,6 +126,7 @@ class Sandbox:
         for command in self._commands:
             command.close()
         self._commands.clear()
+        self.processes.clear()
 
     def lease(self) -> types.LeaseResult:
         """What the host is told of it."""

@@ -14,9 +14,10 @@ import os
 import signal
 import socket
 import sys
+import time
 from array import array
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from sandport_sdk.v1 import errors
 
@@ -31,7 +32,9 @@ END_S = 15.0
 """A guard gives up after `guard.END_S`; one that is still there after this is stopped or hangs."""
 TOKEN = "SANDPORT_WORKER_TOKEN"
 MARK = "SANDPORT_SANDBOX_ID"
+GUARD_MARK = "SANDPORT_FAKE_GUARD"
 """In the environment of every command, so that what a killed guard has left can be found."""
+SWEEP_S = 5.0
 
 
 class Program:
@@ -80,25 +83,38 @@ class Starter:
         environment = {"LANG": "C.UTF-8"}
         if token := os.environ.get(TOKEN):
             environment[TOKEN] = token  # by this the host finds what a killed worker has left
+        words = ("3", str(self._folder), str(record), worker_name())
         with theirs:
-            self._pid = os.posix_spawn(
-                sys.executable,
-                [
-                    *(sys.executable, "-I", "-S", _program()),
-                    *("3", str(self._folder), str(record), worker_name()),
-                ],
-                environment,
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, theirs.fileno(), 3),
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, 2, 1),
-                ],
-                setsid=True,
-                setsigmask=(),
-                setsigdef=[n for n in signal.valid_signals() if n not in (signal.SIGKILL, signal.SIGSTOP)],
-            )
+            try:
+                self._pid = os.posix_spawn(
+                    sys.executable,
+                    [sys.executable, "-I", "-S", _program(), *words],
+                    environment,
+                    file_actions=[
+                        (os.POSIX_SPAWN_DUP2, theirs.fileno(), 3),
+                        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                        (os.POSIX_SPAWN_DUP2, 2, 1),
+                    ],
+                    setsid=True,
+                    setsigmask=(),
+                    setsigdef=[n for n in signal.valid_signals() if n not in (signal.SIGKILL, signal.SIGSTOP)],
+                )
+            except OSError:
+                self._socket.close()
+                raise
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._on_message)
+
+    @property
+    def marks(self) -> dict[bytes, bytes]:
+        """What every command has in its environment, so that what is left of it can be found."""
+        token = os.environb.get(TOKEN.encode())
+        marks = {} if token is None else {TOKEN.encode(): token}
+        sandbox_id = self._folder.name
+        return marks | {
+            MARK.encode(): sandbox_id.encode(),
+            GUARD_MARK.encode(): f"{sandbox_id}.{self._pid}".encode(),
+        }
 
     async def start(
         self, argv: Sequence[bytes], env: Mapping[bytes, bytes], cwd: bytes, fds: tuple[int, int, int]
@@ -192,7 +208,7 @@ class Starter:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)  # its end of the socket is closed: it is as good as gone
         if self._why == "killed":
-            sweep(self._folder)
+            sweep(GUARD_MARK, f"{self._folder.name}.{self._pid}")
         self.over.set_result(self._why)
 
 
@@ -234,7 +250,7 @@ async def end_guards(folder: Path) -> None:
             raise errors.Unavailable(f"what runs in the sandbox does not end: guards {_names(found)}", dispatched="yes")
         await asyncio.sleep(POLL_S)
     if killed:
-        sweep(folder)
+        sweep(MARK, folder.name)
 
 
 async def look_for_losses(folder: Path) -> bool:
@@ -246,20 +262,22 @@ async def look_for_losses(folder: Path) -> bool:
         await asyncio.sleep(POLL_S)
     for path, fd in _guards(folder).items():
         if fd is not None:
-            sweep(folder)
+            sweep(GUARD_MARK, f"{folder.name}.{path.name}")
             os.close(fd)
             (folder / guard.LOST).touch(mode=0o600)
             path.unlink(missing_ok=True)
     return (folder / guard.LOST).exists()
 
 
-def sweep(folder: Path) -> None:
-    """Kill what a killed guard has left, found by its environment."""
-    mark = f"{MARK}={folder.name}".encode()
-    while found := [pid for pid in _pids() if mark in _environment(pid)]:
+def sweep(name: str, value: str) -> None:
+    """Kill what a killed guard has left, found by its environment; blocks for some milliseconds."""
+    mark = f"{name}={value}".encode()
+    deadline = time.monotonic() + SWEEP_S
+    while time.monotonic() < deadline and (found := [pid for pid in _pids() if mark in _environment(pid)]):
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+        time.sleep(guard.PAUSE_S)
 
 
 def _guards(folder: Path, *, locked_only: bool = False) -> dict[Path, int | None]:
@@ -335,6 +353,3 @@ def _environment(pid: int) -> list[bytes]:
             return file.read().split(b"\0")
     except OSError:
         return []
-
-
-Why = Literal["destroyed", "orphaned", "killed"]

@@ -107,10 +107,11 @@ class Stream:
         await self._begun.wait()
         assert self._pump is not None  # it was begun
         loop = asyncio.get_running_loop()
-        while not self._pump.done() and not self._closed and (give_up_at is None or loop.time() < give_up_at):
+        while not self._pump.done() and not self._closed:
             self._quiet = True
             await asyncio.wait((self._pump,), timeout=DRAIN_S)
-            if self._quiet and not self._stalled:
+            late = give_up_at is not None and loop.time() >= give_up_at
+            if late or (self._quiet and not self._stalled):
                 break
         self.give_up()
 
