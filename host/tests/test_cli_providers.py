@@ -61,7 +61,7 @@ def test_installed_and_configured_providers_are_listed(sandport: Command) -> Non
     assert done.code == 0
     head, *rows = done.out.decode().splitlines()
     assert head.split() == ["PROVIDER", "VERSION", "FROM"]
-    assert [row.split()[0] for row in rows] == ["local", "lotus"]
+    assert [row.split()[0] for row in rows] == ["fake", "local", "lotus"]
     assert "\x1b" not in done.out.decode()
 
 
@@ -149,6 +149,7 @@ def test_a_sound_installation_is_told_so(sandport: Command) -> None:
         "python": "ok",
         "settings": "ok",
         "home": "ok",
+        "provider fake": "ok",
         "provider local": "ok",
     }
     assert str(sandport.home) in found["home"]["detail"]

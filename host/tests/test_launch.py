@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandport.errors import WorkerStartFailed
-from sandport.worker.identity import process_start_ticks
+from sandport.worker.identity import is_running, process_start_ticks, signal_exactly
 from sandport.worker.launch import WorkerCommand, WorkerProcess, spawn
 
 pytestmark = pytest.mark.anyio
@@ -161,3 +161,102 @@ async def test_a_start_without_descriptors_left_is_an_error_and_leaks_none() -> 
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# ------------------------------------------------------------------ the descriptor that means one process
+
+
+async def test_ten_thousand_looks_at_a_worker_use_up_no_descriptor() -> None:
+    """R09, hashicorp/go-plugin PR #378, PR #173: each check leaked a handle of the process."""
+    nothing = len(os.listdir("/proc/self/fd"))
+    process = start("sleep", "600")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10_000):
+        assert process.alive
+    for _ in range(1000):
+        assert is_running(process.identity)
+        assert not signal_exactly(process.identity, 0, group=os.getpgrp())
+    assert len(os.listdir("/proc/self/fd")) == before
+    process.signal_group(signal.SIGKILL)
+    await process.exited
+    assert not process.alive
+    close(process)
+    assert len(os.listdir("/proc/self/fd")) == nothing
+
+
+OLD_KERNEL = """
+import asyncio, errno, os, signal
+from sandport.worker.launch import WorkerCommand, spawn
+
+whole = signal.pidfd_send_signal
+asked = []
+
+def of_old(pidfd, number, siginfo=None, flags=0):
+    asked.append(flags)
+    if flags:
+        raise OSError(errno.EINVAL, "Invalid argument")
+    whole(pidfd, number)
+
+signal.pidfd_send_signal = of_old
+
+async def main():
+    process = spawn(WorkerCommand(provider="p", argv=("sh", "-c", "sleep 600 & echo $!; wait")), os.environ)
+    child = int(os.read(process.stdout_fd, 100))
+    process.signal_group(signal.SIGKILL)
+    exited = await process.exited
+    print(child, exited.signal, any(asked))
+
+asyncio.run(main())
+"""
+
+
+def test_a_kernel_that_signals_no_group_by_descriptor_will_do() -> None:
+    """Before Linux 6.9 the number of the group is all there is; it is used only while the leader is not reaped."""
+    done = subprocess.run(
+        [sys.executable, "-c", OLD_KERNEL], capture_output=True, text=True, check=True, timeout=PROGRAM_BOUND_S
+    )
+    child, number, asked = done.stdout.split()
+    assert (number, asked) == ("9", "True")
+    wait_until_gone(int(child))
+
+
+REAPED_ELSEWHERE = """
+import asyncio, errno, os, signal, sys
+from sandport.worker.launch import WorkerCommand, spawn
+
+kills = []
+os.killpg = lambda group, number: kills.append(group)
+if sys.argv[1] == "old":
+    whole = signal.pidfd_send_signal
+
+    def of_old(pidfd, number, siginfo=None, flags=0):
+        if flags:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        whole(pidfd, number)
+
+    signal.pidfd_send_signal = of_old
+if sys.argv[1] == "none":
+
+    def refuse(pid, flags=0):
+        raise OSError(38, "Function not implemented")
+
+    os.pidfd_open = refuse
+
+async def main():
+    process = spawn(WorkerCommand(provider="p", argv=("true",)), os.environ)
+    os.waitpid(process.pid, 0)  # the program around us reaps whatever ends: the number may be anybody's now
+    process.signal_group(signal.SIGKILL)
+    exited = await process.exited
+    process.signal_group(signal.SIGKILL)
+    print(exited.exit_code, exited.signal, kills)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("kernel", ["new", "old", "none"])
+def test_a_number_that_somebody_else_gave_back_is_not_signalled(kernel: str) -> None:
+    """O10, hashicorp/nomad#23969: a stranger was killed by a number that was his meanwhile."""
+    program = [sys.executable, "-c", REAPED_ELSEWHERE, kernel]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=PROGRAM_BOUND_S)
+    assert done.stdout == "None None []\n"

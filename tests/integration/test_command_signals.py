@@ -76,8 +76,9 @@ def test_the_second_signal_leaves_at_once_and_the_worker_cleans_up(sandport: Com
     )
     ended = account(sandport, order)
     assert (ended.code, ended.out) == (130, "ready\n")
-    # A clean-up in order ends with a line about it.
-    assert ended.err == ""
+    # A clean-up in order ends with another line about it.
+    assert ended.err.startswith("sandport: left at once; ")
+    assert ended.err.endswith("by: sandport reap\n")
     assert ended.survivors == ()
     assert sandport.sandboxes() == []
 

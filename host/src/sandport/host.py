@@ -110,6 +110,7 @@ class Host:
         home: str | Path | None = None,
         environ: Mapping[str, str] | None = None,
         is_run_live: IsRunLive | None = None,
+        cleans_up: bool = True,
         clock: Clock | None = None,
         log: Log | None = None,
     ) -> AsyncIterator[Host]:
@@ -121,6 +122,7 @@ class Host:
             environ: The environment to read; by default the process's.
             is_run_live: Asked with the `run` of each lease whose process is dead, may be async: True lets the lease
                 go on, for `attach`. By default such a lease ends.
+            cleans_up: Whether it does so by itself; without, only `clean_up` does.
             clock: Whose time decides what is due in clean-up; the machine's by default.
             log: Where records go; by default structlog, or the standard library's logging where that is not
                 configured.
@@ -149,7 +151,10 @@ class Host:
                     clock=clock,
                     log=log or Log(),
                 )
-                host._spawn(host._book.run(), "sandport clean-up")
+                if cleans_up:
+                    host._spawn(host._book.run(), "sandport clean-up")
+                else:
+                    host._book.passed.set()
                 try:
                     yield host
                 finally:
@@ -411,6 +416,11 @@ class Host:
     def store(self) -> Store:
         """The journal, for reading."""
         return self._book.store
+
+    @property
+    def instance(self) -> str:
+        """This host's id among those that have the journal open."""
+        return self._instance.id
 
     def _request(
         self,

@@ -23,6 +23,9 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 # Name: the module that defines it (as `command`), and its line in the list.
 COMMANDS = {
     "run": ("sandport.cli.run", "Run a command in a new sandbox, with live output and its exit code."),
+    "exec": ("sandport.cli.exec", "Run a command in a sandbox that is there already."),
+    "leases": ("sandport.cli.leases", "List the sandboxes that are leased, show one, end some."),
+    "reap": ("sandport.cli.reap", "Clean up what killed or failed commands left."),
     "providers": ("sandport.cli.providers", "List the providers that are installed or configured."),
     "doctor": ("sandport.cli.doctor", "Check this installation, and say what to do where something is wrong."),
 }
@@ -128,6 +131,7 @@ class Application(click.Group):
 EXAMPLES = """
 sandport run -- python -c 'print("hello")'
 sandport run --in . --out report -- pytest --junit-xml report/junit.xml
+sandport run --keep --name try -- make; sandport exec try -- make test; sandport leases end try
 sandport providers --probe
 sandport doctor
 """

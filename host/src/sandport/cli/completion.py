@@ -36,3 +36,19 @@ def _configured(section: str) -> dict[str, Any]:
         # Somebody is in the middle of a line: the command itself will say what is wrong with the file.
         return {}
     return found
+
+
+def complete_lease(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Ids and names of leases that have not ended."""
+    import os
+
+    from sandport.errors import UsageError
+    from sandport.home import home_path
+    from sandport.lease.view import lease_names
+
+    try:
+        names = lease_names(home_path(os.environ))
+    except UsageError:
+        # As above: the command itself will say what is wrong with the journal.
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))

@@ -72,9 +72,11 @@ class Interrupts:
                 return
             if number == self.received and now - self._received_at < ECHO_S:
                 return
+        # Once: a third signal leaves even where this one waits for somebody who does not read our words.
+        abandon, self._abandon = self._abandon, None
         try:
-            if self._abandon is not None:
-                self._abandon()
+            if abandon is not None:
+                abandon()
         finally:
             # Not an exception: that would pass through whatever runs, and could be caught there.
             os._exit(self.exit_code or 0)

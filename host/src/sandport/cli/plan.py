@@ -1,10 +1,12 @@
-"""From the words of `sandport run` to a plan: everything that can be wrong without a sandbox is found here."""
+"""From the words of `run` and `exec` to a plan: everything that can be wrong without a sandbox is found here."""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import traceback
+from collections.abc import Callable
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -24,22 +26,20 @@ DEFAULT_TTL_S = 3600.0
 _BEYOND_TIMEOUT_S = 600.0
 """A sandbox outlives its command's time-out by this much: room for the copies before and after it."""
 _LONGEST_S = 10 * 365 * 86400.0
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_ID = re.compile(r"(le|sp)[a-z2-7]{26}")
 
 Talk = Literal["quiet", "normal", "verbose"]
 
 
 class Wish(Struct, frozen=True, kw_only=True):
-    """The options as they were given."""
+    """The options as they were given, those that both commands take."""
 
-    provider: str | None
-    environment: str | None
-    overrides: tuple[str, ...]
     into: tuple[str, ...]
     out: tuple[str, ...]
     cwd: str | None
     env: tuple[str, ...]
     timeout: str | None
-    ttl: str | None
     stdin: str | None
     as_json: bool
     quiet: bool
@@ -47,33 +47,81 @@ class Wish(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
 
 
-class Plan(Struct, frozen=True, kw_only=True):
-    """What is to be done."""
+class RunWish(Wish, frozen=True, kw_only=True):
+    """What `sandport run` was given."""
 
-    configuration: Configuration
-    """With nothing in it that could be taken for the provider that was named."""
+    provider: str | None
+    environment: str | None
+    overrides: tuple[str, ...]
+    ttl: str | None
+    keep: bool
+    name: str | None
+
+
+class ExecWish(Wish, frozen=True, kw_only=True):
+    """What `sandport exec` was given."""
+
+    lease: str
+
+
+class NewLease(Struct, frozen=True, kw_only=True):
+    """A sandbox that is to be made."""
+
     environment: str
     """What the host is asked for: an environment's name, or a provider's."""
     config: dict[str, Any]
+    ttl_s: float
+    keep: bool
+    name: str | None
+
+
+class HeldLease(Struct, frozen=True, kw_only=True):
+    """A sandbox that is there."""
+
+    which: str
+    """An id, a name, or the beginning of an id."""
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """What is to be done in the sandbox."""
+
     into: tuple[Transfer, ...]
     out: tuple[Transfer, ...]
     cwd: str | None
     env: dict[str, str]
     timeout_s: float | None
-    ttl_s: float
     stdin: int | None
     """An open descriptor; None for no input."""
     command: tuple[str, ...]
     as_json: bool
     talk: Talk
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What is to be done, and where."""
+
+    configuration: Configuration
+    """With nothing in it that could be taken for the provider that was named."""
+    lease: NewLease | HeldLease
+    task: Task
     ids: Ids
 
 
-def run(wish: Wish, settings: Settings) -> int:
+def run(wish: RunWish, settings: Settings) -> int:
     """Do what was asked for; answers the exit code."""
-    report = Report(ids=Ids(provider=wish.provider, environment=wish.environment))
+    ids = Ids(provider=wish.provider, environment=wish.environment)
+    return _done(lambda: plan_of_run(wish, settings), wish, settings, ids)
+
+
+def exec_(wish: ExecWish, settings: Settings) -> int:
+    """Do what was asked for; answers the exit code."""
+    return _done(lambda: plan_of_exec(wish, settings), wish, settings, Ids())
+
+
+def _done(planned: Callable[[], Plan], wish: Wish, settings: Settings, ids: Ids) -> int:
+    report = Report(ids=ids)
     try:
-        plan = plan_of(wish, settings)
+        plan = planned()
     except UsageError as error:
         failure = failure_of(error)
         report.failed(failure)
@@ -90,19 +138,16 @@ def run(wish: Wish, settings: Settings) -> int:
     return report.code
 
 
-def plan_of(wish: Wish, settings: Settings) -> Plan:
+def plan_of_run(wish: RunWish, settings: Settings) -> Plan:
     """Check the options, and open what they name on this machine.
 
     Raises:
         UsageError: Something is wrong; the message names the option and the fix.
     """
-    if not wish.command or not wish.command[0]:
-        raise UsageError("run: there is no command\nas in: sandport run -- echo hello")
+    _check(wish, "run", "sandport run -- echo hello")
     if wish.provider is not None and wish.environment is not None:
         raise UsageError("-p and -e: give one of them; an environment names its provider")
-    if wish.quiet and wish.verbose:
-        raise UsageError("-q and -v: give one of them")
-    timeout_s = None if wish.timeout is None else _seconds("--timeout", wish.timeout)
+    timeout_s = None if wish.timeout is None else seconds("--timeout", wish.timeout)
     configuration = load(settings.config)
     if wish.environment is not None:
         environment, provider = wish.environment, configuration.environment(wish.environment).provider
@@ -112,25 +157,67 @@ def plan_of(wish: Wish, settings: Settings) -> Plan:
         configuration = Configuration(
             host=configuration.host, providers=configuration.providers, sources=configuration.sources
         )
-    return Plan(
-        configuration=configuration,
+    lease = NewLease(
         environment=environment,
         config=parse_overrides(wish.overrides),
+        ttl_s=_ttl(wish.ttl, timeout_s),
+        keep=wish.keep,
+        name=None if wish.name is None else _name(wish.name),
+    )
+    return Plan(
+        configuration=configuration,
+        lease=lease,
+        task=_task(wish, timeout_s),
+        ids=Ids(provider=provider, environment=wish.environment),
+    )
+
+
+def plan_of_exec(wish: ExecWish, settings: Settings) -> Plan:
+    """As `plan_of_run`, for a lease that is there."""
+    _check(wish, "exec", f"sandport exec {wish.lease or 'LEASE'} -- echo hello")
+    if not wish.lease:
+        raise UsageError("exec: the lease's id or name is empty; sandport leases shows those that there are")
+    timeout_s = None if wish.timeout is None else seconds("--timeout", wish.timeout)
+    configuration = load(settings.config)
+    return Plan(configuration=configuration, lease=HeldLease(which=wish.lease), task=_task(wish, timeout_s), ids=Ids())
+
+
+def _check(wish: Wish, name: str, example: str) -> None:
+    if not wish.command or not wish.command[0]:
+        raise UsageError(f"{name}: there is no command\nas in: {example}")
+    if wish.quiet and wish.verbose:
+        raise UsageError("-q and -v: give one of them")
+
+
+def _task(wish: Wish, timeout_s: float | None) -> Task:
+    return Task(
         into=tuple(map(into_sandbox, wish.into)),
         out=tuple(map(out_of_sandbox, wish.out)),
         cwd=wish.cwd,
         env=dict(map(_variable, wish.env)),
         timeout_s=timeout_s,
-        ttl_s=_ttl(wish.ttl, timeout_s),
         stdin=None if wish.stdin is None else _input(wish.stdin),
         command=wish.command,
         as_json=wish.as_json,
         talk="quiet" if wish.quiet else "verbose" if wish.verbose else "normal",
-        ids=Ids(provider=provider, environment=wish.environment),
     )
 
 
-def _seconds(option: str, text: str) -> float:
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text) or _ID.fullmatch(text):
+        raise UsageError(
+            f"--name {text}: expected letters, digits, '.', '_' and '-', at most 63, the first a letter or a digit, "
+            "and not what looks like an id"
+        )
+    return text
+
+
+def seconds(option: str, text: str) -> float:
+    """What an option says in seconds.
+
+    Raises:
+        UsageError: It is no number of them.
+    """
     try:
         value = float(text)
     except ValueError:
@@ -145,7 +232,7 @@ def _seconds(option: str, text: str) -> float:
 def _ttl(text: str | None, timeout_s: float | None) -> float:
     if text is None:
         return DEFAULT_TTL_S if timeout_s is None else max(DEFAULT_TTL_S, timeout_s + _BEYOND_TIMEOUT_S)
-    ttl_s = _seconds("--ttl", text)
+    ttl_s = seconds("--ttl", text)
     if timeout_s is not None and timeout_s > ttl_s:
         raise UsageError(f"--ttl {text}: the sandbox would end before --timeout {timeout_s:g}; give at least that")
     return ttl_s

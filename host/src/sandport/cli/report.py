@@ -1,4 +1,4 @@
-"""What `sandport run --json` writes: one object that says how it ended and why, whoever's fault it was."""
+"""What `run --json` and `exec --json` write: one object that says how it ended and why, whoever's fault it was."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from .listing import put
 from .messages import unicode_text
 from .transfer import Transfer
 
-Phase = Literal["start", "acquire", "syncIn", "command", "syncOut", "release", "stop"]
-"""Worker started; sandbox created; files in; the command; files out; sandbox destroyed; workers stopped."""
+Phase = Literal["start", "acquire", "attach", "syncIn", "command", "syncOut", "release", "stop"]
+"""Worker started; sandbox created, or one that is there found; files in; the command; files out; sandbox destroyed, or
+let go where it is kept; workers stopped."""
 
 
 class StreamCount(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -38,6 +39,7 @@ class Ids(Struct, kw_only=True, rename="camel"):
 
     provider: str | None = None
     environment: str | None = None
+    lease: str | None = None
     sandbox: str | None = None
     store: str | None = None
 
@@ -75,6 +77,14 @@ class Report(Struct, kw_only=True, rename="camel"):
     """The first thing that went wrong on our side."""
     ids: Ids
     moved: list[Moved] = field(default_factory=list)
+    kept: bool = False
+    """The lease is there for later commands."""
+    name: str | None = None
+    """What the lease is called."""
+    expires_at: str | None = None
+    """When its sandbox ends by itself, where it is there for later commands."""
+    left: list[str] = field(default_factory=list)
+    """Sandboxes of this command whose end is not confirmed; clean-up goes on with them."""
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """What else went wrong, such as an end of a sandbox that nobody confirmed."""

@@ -74,6 +74,7 @@ class Tenure:
         Repeat: one at a time; a second caller waits for the same end, or confirms it.
         Cancel: goes on to the end or the bound; the cancel is raised then.
         """
+        self.kept = False
         if self._ending is None or (self._ending.done() and not self._confirmed()):
             self._ending = self._spawn(self._end(reason), f"sandport end {self.ref.sandbox_id}")
         grace_s = self._timing.close_grace_s

@@ -27,6 +27,8 @@ from .rows import (
 )
 from .states import MOVES, Move, states_for
 
+_LONGEST_TOLD: Final = 4000
+"""Characters of an error or a reason."""
 _MOST_KEPT: Final = 100
 """Receipts of failed attempts for one sandbox, and of looks at its vendor's list: a vendor may be down for weeks."""
 
@@ -124,13 +126,13 @@ def created(
 
 def refused(db: Connection, now_ms: int, ref: Ref, lease_id: str, by: str, reason: str) -> None:
     _move(db, "refused", _REFUSED, (now_ms,), ref, by)
-    _change_lease(db, ref, lease_id, "state = 'ended', reason = ?, ended_at_ms = ?", (reason, now_ms))
+    _change_lease(db, ref, lease_id, "state = 'ended', reason = ?, ended_at_ms = ?", (_told(reason), now_ms))
     db.execute(_DROP_USES, (ref.sandbox_id, ref.generation))
     _receipt(db, ref, now_ms, "refused", reason, by)
 
 
 def doubtful(db: Connection, now_ms: int, ref: Ref, by: str, reason: str) -> None:
-    _move(db, "doubtful", _DOUBTFUL, (now_ms, now_ms, reason, now_ms), ref, by)
+    _move(db, "doubtful", _DOUBTFUL, (now_ms, now_ms, _told(reason), now_ms), ref, by)
     _end_lease(db, ref, now_ms, reason)
     _receipt(db, ref, now_ms, "doubtful", reason, by)
 
@@ -191,7 +193,7 @@ def seen(db: Connection, now_ms: int, ref: Ref, by: str, handle: str | None) -> 
 
 
 def failed(db: Connection, now_ms: int, ref: Ref, by: str, error: str, due_at_ms: int, *, counts: bool) -> None:
-    _move(db, "failed", _FAILED, (int(counts), error, due_at_ms, now_ms), ref, by)
+    _move(db, "failed", _FAILED, (int(counts), _told(error), due_at_ms, now_ms), ref, by)
     db.execute(f"UPDATE lease SET owner = NULL WHERE {_OF_REF} AND state <> 'ended'", (ref.sandbox_id, ref.generation))
     if counts:
         _receipt_of_many(db, ref, now_ms, "attempt failed", error, by)
@@ -220,7 +222,7 @@ def forget(db: Connection, now_ms: int, sandbox_id: str, by: str, reason: str) -
     row = queries.sandbox(db, sandbox_id)
     if row is None:
         _stale(db, "forget", Ref(sandbox_id), by)
-    _move(db, "forget", _FORGET, (reason, now_ms), row.ref, by, owner=())
+    _move(db, "forget", _FORGET, (_told(reason), now_ms), row.ref, by, owner=())
     _end_lease(db, row.ref, now_ms, "forgotten")
     _receipt(db, row.ref, now_ms, "forgotten", reason, by)
 
@@ -325,7 +327,16 @@ def _now(db: Connection, ref: Ref) -> SandboxRow:
     return row
 
 
+def _told(text: str) -> str:
+    """What somebody said, as text of a bounded length: it may quote a file's name, or a program's whole output."""
+    if len(text) > _LONGEST_TOLD:
+        text = f"{text[: _LONGEST_TOLD // 2]} [...] {text[-_LONGEST_TOLD // 2 :]}"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _receipt(db: Connection, ref: Ref, now_ms: int, what: What, detail: str, by: str) -> None:
+    if detail:
+        detail = _told(detail)
     db.execute(_INSERT_RECEIPT, (ref.generation, now_ms, what, detail, by, ref.sandbox_id))
 
 
@@ -365,7 +376,7 @@ def _change_lease(db: Connection, ref: Ref, lease_id: str, changes: str, values:
 
 def _end_lease(db: Connection, ref: Ref, now_ms: int, reason: str) -> None:
     """End the lease of a generation, and all uses of it, where it has not ended."""
-    if db.execute(_END_LEASE, (reason, now_ms, ref.sandbox_id, ref.generation)).rowcount:
+    if db.execute(_END_LEASE, (_told(reason), now_ms, ref.sandbox_id, ref.generation)).rowcount:
         db.execute(_DROP_USES, (ref.sandbox_id, ref.generation))
 
 

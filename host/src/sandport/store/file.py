@@ -10,12 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from .errors import StoreTooNew, StoreUnusable
 from .schema import MIGRATIONS, Migration
 
-_BUSY_S: Final = 5.0
-_OPEN_S: Final = 20.0
-"""How long to try to open a file that others open, make or close at this moment."""
+PATIENCE_S: Final = 20.0
+"""How long to wait for a file that other processes hold; each of their transactions takes milliseconds."""
+TRIES: Final = 4
+"""In how many parts, each a wait of SQLite's own."""
+
+UNREADABLE: Final = (UnicodeDecodeError, msgspec.DecodeError)
+"""What reading a damaged file raises beside SQLite's own errors."""
 
 _ADVICE: Final[dict[int, str]] = {
     sqlite3.SQLITE_FULL: "free space on that disk, then repeat; nothing is lost",
@@ -31,13 +37,15 @@ _ADVICE: Final[dict[int, str]] = {
 }
 
 
-def connect(path: Path, *, store_id: str | None, now_ms: int) -> sqlite3.Connection:
+def connect(path: Path, *, store_id: str | None, now_ms: int, patience_s: float = PATIENCE_S) -> sqlite3.Connection:
     """Open the store of a path, made where there is none, at this version.
 
     Args:
         path: The file; its folder exists.
         store_id: The id that it must have; a new store gets it.
         now_ms: The time, for a new one.
+        patience_s: How long to wait for other processes that open, make or close it at this moment; a transaction later
+            waits a part of that at a time (`TRIES`).
 
     Raises:
         StoreUnusable: It cannot be opened, or is another store's.
@@ -50,10 +58,12 @@ def connect(path: Path, *, store_id: str | None, now_ms: int) -> sqlite3.Connect
         raise StoreUnusable(
             f"{path}: {error.strerror}; Sandport keeps its leases there: {_ADVICE[sqlite3.SQLITE_CANTOPEN]}"
         ) from error
-    until = time.monotonic() + _OPEN_S
+    until = time.monotonic() + patience_s
     while True:
         try:
-            return _opened(path, store_id, now_ms)
+            return _opened(path, store_id, now_ms, patience_s / TRIES)
+        except UNREADABLE as error:
+            raise explain(path, damaged(error)) from error
         except sqlite3.Error as error:
             # SQLite does not wait for everything: not for another one that turns a new file into one with a log.
             if _primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() > until:
@@ -61,8 +71,8 @@ def connect(path: Path, *, store_id: str | None, now_ms: int) -> sqlite3.Connect
             time.sleep(random.uniform(0.005, 0.05))
 
 
-def _opened(path: Path, store_id: str | None, now_ms: int) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+def _opened(path: Path, store_id: str | None, now_ms: int, wait_s: float) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=wait_s, isolation_level=None)
     try:
         _check_known(db, path, len(MIGRATIONS))  # before anything is changed
         _prepare(db)
@@ -94,6 +104,13 @@ def explain(path: Path, error: sqlite3.Error, *, maybe_done: bool = False) -> St
         retry="later",
         dispatched="unknown" if maybe_done else "no",
     )
+
+
+def damaged(error: Exception) -> sqlite3.DatabaseError:
+    """SQLite's own word for it, where something else noticed first that what was read makes no sense."""
+    said = sqlite3.DatabaseError(f"it cannot be read: {error}")
+    said.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return said
 
 
 def version(db: sqlite3.Connection) -> int:

@@ -35,6 +35,12 @@ _env = msgspec.msgpack.Decoder().decode
 _EMPTY: Final = _pack({})
 
 
+def _bytes(value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise msgspec.DecodeError(f"bytes were expected, not {type(value).__name__}")
+    return value
+
+
 def marks(columns: tuple[str, ...]) -> str:
     """One place-holder for each."""
     return ", ".join("?" * len(columns))
@@ -93,14 +99,14 @@ def lease_values(row: LeaseRow, now_ms: int) -> Values:
 def sandbox_row(values: Values) -> SandboxRow:
     """What was selected with SANDBOX_COLUMNS."""
     members = dict(zip(SANDBOX, values, strict=True))
-    members["secrets"] = _secrets(values[_SECRETS])
+    members["secrets"] = _secrets(_bytes(values[_SECRETS]))
     return SandboxRow(**members)
 
 
 def lease_row(values: Values) -> LeaseRow:
     """What was selected with LEASE_COLUMNS."""
     members = dict(zip(LEASE, values, strict=True))
-    members["env"] = _env(values[_ENV])
+    members["env"] = _env(_bytes(values[_ENV]))
     members["kept"] = bool(values[_KEPT])
     return LeaseRow(**members)
 

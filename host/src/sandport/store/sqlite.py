@@ -53,6 +53,7 @@ class SqliteStore(Store):
         clock: Clock | None = None,
         store_id: str | None = None,
         keep_gone_ms: int | None = KEPT_GONE_MS,
+        patience_s: float = 20.0,
     ) -> Self:
         """Open a store, and make it where there is none; the caller must `aclose` it.
 
@@ -62,6 +63,7 @@ class SqliteStore(Store):
             store_id: The id that it must have, and that a new one gets; by default a new one is minted.
             keep_gone_ms: For how long rows and receipts of gone sandboxes are kept; older ones are dropped in the
                 background. None keeps them for ever.
+            patience_s: How long an operation waits for other processes that write at this moment.
 
         Raises:
             StoreUnusable: The file, its folder or its disk does not do what a store needs; the message says what to do.
@@ -77,7 +79,9 @@ class SqliteStore(Store):
         def explain(error: Any, maybe_done: bool) -> Any:  # noqa: FBT001 - the writer passes it by place
             return file.explain(where, error, maybe_done=maybe_done)
 
-        writer = Writer(lambda: file.connect(where, store_id=store_id, now_ms=time.now_ms()), explain)
+        writer = Writer(
+            lambda: file.connect(where, store_id=store_id, now_ms=time.now_ms(), patience_s=patience_s), explain
+        )
         try:
             minted = await writer.submit(
                 lambda db: db.execute("SELECT store_id FROM store").fetchone()[0], writes=False

@@ -22,6 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from .errors import StoreClosed, StoreUnusable
+from .file import TRIES, UNREADABLE, damaged
 
 Operation = Callable[[sqlite3.Connection], Any]
 """What runs inside a transaction; it may run twice, where the first run is rolled back."""
@@ -29,9 +30,6 @@ Operation = Callable[[sqlite3.Connection], Any]
 _MOST_AT_ONCE: Final = 512
 """Operations in one transaction: a bound on how long the first of them waits for the last."""
 _CLOSE_S: Final = 10.0
-_BUSY_TRIES: Final = 4
-"""How often to wait for the lock of another process, each time as long as the connection's own limit."""
-
 _OUR_OWN: Final = frozenset({sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
 """Primary codes of failures that belong to one statement; any other is the connection's or the file's."""
 
@@ -108,6 +106,7 @@ class Writer:
                 f"the store did not finish writing within {_CLOSE_S:g} s; what was asked for last may not be on disk",
                 dispatched="unknown",
             )
+        self._thread.join(_CLOSE_S)  # it has nothing left to do but to end
 
     # --- on the loop ---
 
@@ -183,8 +182,10 @@ class Writer:
 
     def _told(self, error: BaseException) -> BaseException:
         """What one caller gets: an error of its own, since each raises it in a task of its own."""
-        if isinstance(error, sqlite3.Error):
-            told: BaseException = self._explain(error, isinstance(error, _CommitFailed))
+        if isinstance(error, UNREADABLE):
+            told: BaseException = self._explain(damaged(error), False)
+        elif isinstance(error, sqlite3.Error):
+            told = self._explain(error, isinstance(error, _CommitFailed))
         else:
             told = copy.copy(error)
         told.__cause__ = error
@@ -220,12 +221,19 @@ def _attempt(db: sqlite3.Connection, job: _Job) -> None:
 
     Raises:
         sqlite3.Error: The connection, the lock or the disk failed.
+        UnicodeDecodeError, msgspec.DecodeError: What was read is damaged.
     """
     job.result = job.error = None
     try:
         job.result = job.operation(db)
+    except UNREADABLE:
+        raise
     except sqlite3.Error as error:
-        if (code := getattr(error, "sqlite_errorcode", None)) is not None and code & 0xFF not in _OUR_OWN:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None and type(error) is sqlite3.OperationalError:
+            # The driver's own complaint about what it read, as of text that is none.
+            raise damaged(error) from error
+        if code is not None and code & 0xFF not in _OUR_OWN:
             raise
         job.error = error
     except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
@@ -233,12 +241,12 @@ def _attempt(db: sqlite3.Connection, job: _Job) -> None:
 
 
 def _begin(db: sqlite3.Connection) -> None:
-    for attempt in range(_BUSY_TRIES):
+    for attempt in range(TRIES):
         try:
             db.execute("BEGIN IMMEDIATE")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or attempt == _BUSY_TRIES - 1:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or attempt == TRIES - 1:
                 raise
 
 

@@ -1,0 +1,101 @@
+"""The options that `sandport run` and `exec` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from .application import ExampleCommand
+from .completion import complete_file
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+EXIT_CODES = """
+Exit codes: the program's own; 124 timed out; 126 not executable; 127 not found; 128+n ended by signal n;
+130, 143, 129 interrupted by SIGINT, SIGTERM, SIGHUP; 141 nobody reads our output any more; 2 wrong use or
+configuration, nothing was started; 125 Sandport's own failure. --json tells a program's code from ours.
+"""
+
+
+class TaskCommand(ExampleCommand):
+    """Notes that an object was asked for even where the rest of the line cannot be understood."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse; on a fault, `--json` still gets its object."""
+        ours = args[: args.index("--")] if "--" in args else list(args)
+        try:
+            return super().parse_args(ctx, self.arranged(args))
+        except click.UsageError as error:
+            if "--json" in ours and not ctx.resilient_parsing:
+                from .failures import misuse
+                from .report import Ids, Report
+
+                report = Report(ids=Ids())
+                report.failed(misuse(error.format_message()))
+                report.write()
+            raise
+
+    def arranged(self, args: list[str]) -> list[str]:
+        """The words in the order in which they are parsed: options, then arguments."""
+        return args
+
+
+def copy_options(function: _F) -> _F:
+    """What goes in before, and comes out afterwards."""
+    for option in (
+        click.option(
+            "--out",
+            metavar="REMOTE[:LOCAL]",
+            multiple=True,
+            help="Copy out afterwards, also when the command failed; nothing here is deleted.",
+        ),
+        click.option(
+            "--in",
+            "into",
+            metavar="LOCAL[:REMOTE]",
+            multiple=True,
+            shell_complete=complete_file,
+            help="Copy in first: a file, or a folder's contents. '\\:' is a colon in a name.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def command_options(function: _F) -> _F:
+    """How the command runs."""
+    for option in (
+        click.option("--timeout", metavar="S", help="Seconds until the command is killed; none by default."),
+        click.option("--env", metavar="K=V", multiple=True, help="A variable of the command."),
+        click.option("--cwd", metavar="DIR", help="Where to run, from the sandbox's working directory."),
+    ):
+        function = option(function)
+    return function
+
+
+def output_options(function: _F) -> _F:
+    """Its input, and what is said."""
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="Say what is done, and how long it took."),
+        click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors."),
+        click.option(
+            "--json", "as_json", is_flag=True, help="One object on stdout; the command's output goes to stderr."
+        ),
+        click.option(
+            "--stdin",
+            metavar="FILE",
+            shell_complete=complete_file,
+            help="The command's input, '-' for ours; empty by default.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def command_argument(function: _F) -> _F:
+    """The command itself; everything behind its first word is its own."""
+    return click.argument(
+        "command", metavar="COMMAND [ARGUMENT]...", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_file
+    )(function)

@@ -1,0 +1,180 @@
+"""What a command does in a sandbox, whoever leased that: copies in, a program, copies out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Awaitable, Callable
+
+from sandport.errors import NotSupported, SandportError
+from sandport.outcome import Outcome
+from sandport.sandbox import INLINE_STDIN_BYTES, Sandbox
+from sandport.sync.result import SyncProgress, SyncResult
+
+from .narrator import Narrator
+from .plan import Task
+from .status import human_bytes
+from .streams import Inlet, outlets
+from .transfer import Transfer
+
+_MANY_FILES = 5_000
+"""Past so many files a smaller selection is worth a thought."""
+
+
+class Work:
+    """A task in a sandbox.
+
+    Args:
+        task: What to do.
+        narrator: Who is told.
+        can_feed: Whether the sandbox runs programs whose input comes bit by bit.
+    """
+
+    def __init__(self, task: Task, narrator: Narrator, can_feed: Callable[[], Awaitable[bool]]) -> None:
+        self._task = task
+        self._narrator = narrator
+        self._report = narrator.report
+        self._can_feed = can_feed
+        self._outlets = outlets(only_stderr=task.as_json)
+
+    async def whole(self, sandbox: Sandbox) -> None:
+        """Do all of it.
+
+        Raises:
+            SandportError: What came before the copies out failed.
+            OutputFailed: Nobody takes the program's output.
+        """
+        for transfer in self._task.into:
+            await self._copy_in(sandbox, transfer)
+        with self._narrator.phase("command", None):
+            outcome = await self._command(sandbox)
+        self._report.take(outcome)
+        self._narrator.tell(f"{self._task.command[0]} {_how(outcome)}", "command")
+        for transfer in self._task.out:
+            try:
+                await self._copy_out(sandbox, transfer)
+            except SandportError as error:
+                # The rest may be there; what is missing decides the exit code unless the program did.
+                self._narrator.failed(error, of=transfer)
+
+    # -------------------------------------------------------------- the command
+
+    async def _command(self, sandbox: Sandbox) -> Outcome:
+        stdin = self._task.stdin
+        if stdin is None:
+            return await self._execute(sandbox, b"")
+        inlet = Inlet(stdin)
+        if _small_file(stdin):
+            return await self._execute(sandbox, await _all_of(inlet))
+        if await self._can_feed():
+            return await self._fed(sandbox, inlet)
+        data = await _all_of(inlet, INLINE_STDIN_BYTES)
+        return await self._execute(sandbox, data)
+
+    async def _execute(self, sandbox: Sandbox, stdin: bytes) -> Outcome:
+        task = self._task
+        return await sandbox.execute(
+            task.command,
+            cwd=task.cwd,
+            env=task.env,
+            stdin=stdin,
+            timeout_s=task.timeout_s,
+            output_limit_bytes=0,
+            on_output=lambda stream, data: self._outlets[stream].write(data),
+        )
+
+    async def _fed(self, sandbox: Sandbox, inlet: Inlet) -> Outcome:
+        """Run it with an input that nobody knows the length of, passed on as it comes."""
+        task = self._task
+        async with sandbox.start(
+            task.command, cwd=task.cwd, env=task.env, stdin=True, timeout_s=task.timeout_s, output_limit_bytes=0
+        ) as process:
+
+            async def feed() -> None:
+                while data := await inlet.read():
+                    if await process.stdin.write(data) < len(data):
+                        return
+                await process.stdin.close()
+
+            feeding = asyncio.ensure_future(feed())
+            try:
+                async for stream, data in process.output():
+                    await self._outlets[stream].write(data)
+                return await process.wait()
+            finally:
+                feeding.cancel()
+                # A program that ends before it read everything is its own business: its status says how.
+                await asyncio.gather(feeding, return_exceptions=True)
+
+    # -------------------------------------------------------------- files
+
+    async def _copy_in(self, sandbox: Sandbox, transfer: Transfer) -> None:
+        with self._narrator.phase("syncIn", f"copying {transfer.local} in"):
+            result = await sandbox.sync_in(transfer.local, transfer.remote, on_progress=self._progress)
+        self._report.moved_files("in", transfer, result)
+        self._narrator.tell(f"{transfer.option}: {_moved(result)}", "syncIn")
+        self._left_out(transfer, result)
+        if result.files > _MANY_FILES:
+            self._narrator.remark(
+                f"{transfer.option}: {result.files:,} files were copied; copying only what is needed is faster"
+            )
+
+    async def _copy_out(self, sandbox: Sandbox, transfer: Transfer) -> None:
+        with self._narrator.phase("syncOut", f"copying {transfer.remote} out"):
+            result = await sandbox.sync_out(transfer.remote, transfer.local or ".", on_progress=self._progress)
+        self._report.moved_files("out", transfer, result)
+        self._narrator.tell(f"{transfer.option}: {_moved(result)}", "syncOut")
+        self._left_out(transfer, result)
+
+    def _progress(self, progress: SyncProgress) -> None:
+        self._narrator.status.detail(
+            f"{progress.files_done:,} of {progress.files_total:,} files, "
+            f"{human_bytes(progress.bytes_done)} of {human_bytes(progress.bytes_total)}"
+        )
+
+    def _left_out(self, transfer: Transfer, result: SyncResult) -> None:
+        for what, count, listed in (
+            ("skipped", result.skipped_count, result.skipped),
+            ("refused", result.refused_count, result.refused),
+            ("changed while it was read", result.changed_count, result.changed),
+        ):
+            if count:
+                first = f"{os.fsdecode(listed[0].path)}: {listed[0].reason}" if listed else ""
+                self._narrator.remark(f"{transfer.option}: {count:,} {what} ({first}{', ...' if count > 1 else ''})")
+
+
+def _how(outcome: Outcome) -> str:
+    if outcome.ended == "exited":
+        return f"exited with {outcome.exit_code}"
+    if outcome.ended == "signalled":
+        return f"was ended by signal {outcome.signal}" + (" (core dumped)" if outcome.core_dumped else "")
+    return {"timedOut": "timed out", "outOfMemory": "ran out of memory"}[outcome.ended]
+
+
+def _moved(result: SyncResult) -> str:
+    return f"{result.files:,} files, {human_bytes(result.total_bytes)}"
+
+
+def _small_file(descriptor: int) -> bool:
+    status = os.fstat(descriptor)
+    return stat.S_ISREG(status.st_mode) and status.st_size <= INLINE_STDIN_BYTES
+
+
+async def _all_of(inlet: Inlet, ceiling_bytes: int | None = None) -> bytes:
+    """Everything up to the end.
+
+    Raises:
+        NotSupported: It is more than the ceiling.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    while data := await inlet.read():
+        pieces.append(data)
+        size += len(data)
+        if ceiling_bytes is not None and size > ceiling_bytes:
+            raise NotSupported(
+                f"--stdin: this provider has no processes, and takes at most {ceiling_bytes // 1024} KiB of input; "
+                "copy a file in with --in instead"
+            )
+    return b"".join(pieces)
