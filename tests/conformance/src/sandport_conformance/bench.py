@@ -77,6 +77,7 @@ class Bench:
         self._shared_sandbox: Sandbox | None = None
         self._told: dict[object, _Told] = {}
         self._closed: list[Session] = []
+        self._released: list[Session] = []
         self._left: list[str] = []
         self._toured: set[bool] = set()
 
@@ -157,20 +158,28 @@ class Bench:
         return self._shared
 
     def drop_shared(self) -> None:
-        """End the shared worker; the next check that wants one gets a new one."""
+        """End the shared worker; the next check that wants one gets a new one.
+
+        Its sandbox may live on for the orphan grace, and is wanted again: what is left is looked at after the run.
+        """
         if self._shared is not None:
-            self.close(self._shared)
+            self._end(self._shared)
             self._shared = None
 
     def close(self, session: Session) -> None:
         """End a worker and everything that it started, by force in the end."""
-        if session in self._closed:
+        self._end(session)
+        if session in self._released:
             return
-        self._closed.append(session)
-        session.process.end(eof_s=self.times.moment_s * 10, term_s=self.times.moment_s * 10)
-        session.pump(lambda: True, 0)
+        self._released.append(session)
         for survivor in session.process.release(grace_s=_ORPHAN_GRACE_MS / 1000 + self.times.moment_s * 5):
             self._left.append(f"process {survivor.pid} outlived its worker: {survivor.command}")
+
+    def _end(self, session: Session) -> None:
+        if session not in self._closed:
+            self._closed.append(session)
+            session.process.end(eof_s=self.times.moment_s * 10, term_s=self.times.moment_s * 10)
+            session.pump(lambda: True, 0)
 
     # -------------------------------------------------------------- sandboxes
 

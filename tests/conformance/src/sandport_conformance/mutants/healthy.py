@@ -1,7 +1,7 @@
-"""A worker that keeps every rule of L0 to L3, in the standard library alone, made to be broken in one place.
+"""A worker that keeps every rule of L0 to L4, in the standard library alone, made to be broken in one place.
 
-A mutant overrides one method. The wire is here: lines, messages, phases, answers. Sandboxes are in `leases`,
-commands in `programs`.
+A mutant overrides one method. The wire is here: lines, messages, phases, answers. Sandboxes are in `leases`
+and `places`, commands in `programs`.
 
 One thread reads, each call has its own, one lock guards what goes out. Control messages (`ping`, `cancel`, `credit`)
 are served by the reading thread, so nothing waits in front of them.
@@ -22,7 +22,7 @@ from typing import Any
 from sandport_conformance import schema
 
 from .leases import Leases
-from .programs import Guard
+from .places import Guard
 
 Json = dict[str, Any]
 
@@ -63,7 +63,7 @@ class Healthy:
 
     name = "healthy"
     methods: tuple[str, ...] = (*MANDATORY, *PROCESS)
-    capabilities: Json = {"kill": "tree", "expiry": "none", "attach": "none", "pty": True, "egress": ["all"]}  # noqa: RUF012 - read only
+    capabilities: Json = {"kill": "tree", "expiry": "agent", "attach": "none", "pty": True, "egress": ["all"]}  # noqa: RUF012 - read only
 
     guard_class: type[Guard] = Guard
     leases_class: type[Leases] = Leases
@@ -334,6 +334,7 @@ class Healthy:
         for name, rule in schema.protocol()["limits"].items():
             theirs = limits.get(name, rule["default"])
             self.limits[name] = min(theirs, self.own_limits[name]) if rule["kind"] == "ceiling" else theirs
+        self.guard.tell(b"g%d" % self.limits["orphanGraceMs"])
         self.leases = self.leases_class(params["stateDir"], params["storeId"], self)
         self.phase = "negotiated"
         self.answer(request_id, self.hello(params))

@@ -13,7 +13,8 @@ from typing import Any
 from . import mutant
 from .healthy import Call, Healthy, Json
 from .leases import Leases
-from .programs import Guard, Program, Stream
+from .places import Guard
+from .programs import Program, Stream
 
 
 def leases_with(program: type[Program]) -> type[Leases]:
@@ -113,7 +114,7 @@ class SignalsAsCodes(TellsAnother):
         return {**result, "ended": "exited", "exitCode": code}
 
 
-@mutant("CMD-4")
+@mutant("CMD-4", "CMD-27")
 class MasksSignals(Healthy):
     """Tells a death by signal as an exit with 128 + n."""
 

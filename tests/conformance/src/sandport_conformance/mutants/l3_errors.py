@@ -38,7 +38,7 @@ class LeavesCreates(Leases):
             super().remove(sandbox_id)
 
 
-@mutant("ERR-3/create")
+@mutant("ERR-3/create", "LEASE-5")
 class DeniesWhatItCreated(Healthy):
     """Says of a cancelled acquire that nothing has happened, and leaves the sandbox."""
 

@@ -11,6 +11,7 @@ from typing import Any
 from . import mutant
 from .healthy import Call, Healthy, Json, Refusal
 from .leases import Leases
+from .places import Place
 
 
 class AnyId(Healthy):
@@ -396,9 +397,11 @@ class ListsOneTwice(Healthy):
 class LeavesProgramsRunning(Leases):
     """Removes the files of a sandbox and nothing else."""
 
-    def remove(self, sandbox_id: str) -> None:
-        self.programs = {key: value for key, value in self.programs.items() if key[0] != sandbox_id}
-        super().remove(sandbox_id)
+    def end_programs(self, sandbox_id: str) -> None:
+        pass
+
+    def end_strays(self, place: Place) -> None:
+        pass
 
 
 @mutant("LEASE-9")

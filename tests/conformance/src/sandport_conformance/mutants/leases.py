@@ -1,17 +1,16 @@
-"""The healthy worker's sandboxes: each is a directory under the host's `stateDir`, with the programs that run in it."""
+"""The healthy worker's sandboxes: each is a folder under the host's `stateDir`, with the programs that run in it."""
 
 from __future__ import annotations
 
 import base64
-import json
 import os
 import re
-import shutil
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .places import Place
 from .programs import Program, StartFailed, fault_of, options_of
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class Leases:
 
     Args:
         state_dir: Where sandboxes and what is known of them are kept.
-        store_id: Written beside each sandbox.
+        store_id: Names the folder in which a sandbox is made.
         worker: Answers, output and credit.
     """
 
@@ -37,13 +36,17 @@ class Leases:
         from . import healthy
 
         self.refusal, self.cancelled_error = healthy.Refusal, healthy.Cancelled
-        self.root = Path(state_dir, "sandboxes")
+        self.root = Path(state_dir, "sandboxes", store_id.encode().hex())
         self.used = Path(state_dir, "used-ids")
         self.store_id = store_id
         self.worker = worker
         self.attached: set[str] = set()
+        self.held: dict[str, int] = {}
+        """By what descriptor this worker holds each sandbox."""
         self.programs: dict[tuple[str, str], Program] = {}
         self.lock = threading.Lock()
+        self.ending = threading.RLock()
+        """Of two ends of a sandbox at once the second waits for the first."""
 
     # -------------------------------------------------------------- config
 
@@ -73,8 +76,9 @@ class Leases:
     def probe(self, call: Call) -> Json:
         """Whether sandboxes can be made."""
         self.check_config(call.params)
-        writable = os.access(self.root.parent, os.W_OK)
-        return {"checks": [{"name": "state directory", "ok": writable, "detail": str(self.root.parent)}]}
+        state_dir = self.used.parent
+        writable = os.access(state_dir, os.W_OK)
+        return {"checks": [{"name": "state directory", "ok": writable, "detail": str(state_dir)}]}
 
     # -------------------------------------------------------------- leases
 
@@ -82,26 +86,54 @@ class Leases:
         """Make a sandbox; what was made for a call that is cancelled meanwhile is removed again."""
         params = call.params
         self.check_config(params)
-        egress = params.get("egress")
-        if egress is not None and egress["mode"] not in self.worker.capabilities["egress"]:
-            raise self.refusal(
-                "NotSupported", f"egress {egress['mode']!r} cannot be enforced", detail={"field": "egress"}
-            )
+        self.check_egress(params.get("egress"))
         sandbox_id = params["sandboxId"]
         self.used.mkdir(exist_ok=True)
         try:
             (self.used / sandbox_id).touch(exist_ok=False)
         except FileExistsError:
             raise self.refusal("InvalidRequest", f"{sandbox_id} was used already: an id serves one create") from None
-        (self.root / sandbox_id / "files").mkdir(parents=True)
+        place = self.make(sandbox_id)
         self.report(call, "the directory is there")
-        facts = {"storeId": self.store_id, "createdAtMs": int(time.time() * 1000)}
-        (self.root / sandbox_id / "lease.json").write_text(json.dumps(facts), encoding="utf-8")
+        now_ms = int(time.time() * 1000)
+        expires_ms = self.expiry_of(now_ms, params["ttlMs"])
+        place.write({"createdAtMs": now_ms, "expiresAtMs": expires_ms, "keep": params.get("keep", False)})
+        self.tell_guard(place)
         if call.cancelled.is_set():
             self.remove(sandbox_id)
             raise self.cancelled_error
         self.attached.add(sandbox_id)
-        return self.lease_of(sandbox_id, egress)
+        return self.lease_of(sandbox_id, params.get("egress"))
+
+    def check_egress(self, egress: Json | None) -> None:
+        """Raise where a grant cannot be enforced."""
+        if egress is not None and egress["mode"] not in self.worker.capabilities["egress"]:
+            raise self.refusal(
+                "NotSupported", f"egress {egress['mode']!r} cannot be enforced", detail={"field": "egress"}
+            )
+
+    def make(self, sandbox_id: str) -> Place:
+        """Create a sandbox, its id and its store's with it."""
+        place = self.place(sandbox_id)
+        self.root.mkdir(parents=True, exist_ok=True)
+        place.folder.mkdir()
+        self.held[sandbox_id] = place.hold()
+        self.tell_guard(place)
+        place.running.mkdir()
+        place.files.mkdir()
+        return place
+
+    def place(self, sandbox_id: str) -> Place:
+        """Where a sandbox is, if it is."""
+        return Place(self.root / sandbox_id)
+
+    def expiry_of(self, now_ms: int, ttl_ms: int) -> int:
+        """When a sandbox that is made now ends."""
+        return now_ms + ttl_ms
+
+    def tell_guard(self, place: Place) -> None:
+        """Let the guard know of a sandbox, and read its record."""
+        self.worker.guard.tell(b"s" + os.fsencode(place.folder))
 
     def report(self, call: Call, message: str) -> None:
         """Tell the host how far a call is."""
@@ -109,62 +141,102 @@ class Leases:
 
     def lease_of(self, sandbox_id: str, egress: Json | None = None) -> Json:
         """The lease result of a sandbox that exists."""
+        place = self.place(sandbox_id)
+        facts = place.facts() or {}
         lease: Json = {
             "handle": sandbox_id,
-            "workingDirectory": str(self.root / sandbox_id / "files"),
+            "workingDirectory": str(place.files),
             "shell": "/bin/sh",
-            "localRoot": str(self.root / sandbox_id / "files"),
+            "localRoot": str(place.files),
+            "expiresAtMs": facts.get("expiresAtMs"),
             "notes": ["nothing isolates this sandbox from its machine"],
         }
         return lease if egress is None else {**lease, "egress": {"mode": "all"}}
 
     def attach_lease(self, call: Call) -> Json:
-        """Open a sandbox of an earlier worker."""
+        """Open a sandbox of an earlier worker, or of this one again."""
         self.check_config(call.params)
         sandbox_id = call.params["sandboxId"]
-        if not self.exists(sandbox_id) or call.params["handle"] != sandbox_id:
+        place = self.place(sandbox_id)
+        if not place.there or call.params["handle"] != sandbox_id:
             return {"state": "gone"}
-        lost = sandbox_id not in self.attached
+        if sandbox_id not in self.held:
+            self.held[sandbox_id] = place.hold()
+        facts = place.facts()
+        if facts is None:  # half made or half ended by a worker that is gone
+            self.remove(sandbox_id)
+            return {"state": "gone"}
+        if call.params.get("keep") is not None:
+            place.write({**facts, "keep": call.params["keep"]})
+        self.tell_guard(place)
         self.attached.add(sandbox_id)
-        return {"state": "attached", "lease": self.lease_of(sandbox_id), "processesLost": lost}
+        return {"state": "attached", "lease": self.lease_of(sandbox_id), "processesLost": self.has_lost(place)}
+
+    def has_lost(self, place: Place) -> bool:
+        """Whether what ran in a sandbox ended with a worker."""
+        return place.take_lost()
 
     def exists(self, sandbox_id: str) -> bool:
-        """Whether a sandbox is there, whoever made it."""
-        return (self.root / sandbox_id / "lease.json").is_file()
+        """Whether a sandbox is there and whole, whoever made it."""
+        return self.place(sandbox_id).facts() is not None
 
     def list_leases(self, call: Call) -> Json:
-        """One page of the sandboxes of this store, by id."""
+        """One page of the sandboxes of this store, by id; half made and half ended ones too."""
         self.check_config(call.params)
-        names = sorted(path.parent.name for path in self.root.glob("*/lease.json"))
         wanted = call.params.get("sandboxId")
         after = call.params.get("cursor") or ""
-        names = [name for name in names if name > after and wanted in (None, name)]
+        names = [name for name in self.names() if name > after and wanted in (None, name)]
         page = []
         for name in names[:_PAGE]:
-            facts = json.loads((self.root / name / "lease.json").read_text(encoding="utf-8"))
-            if facts["storeId"] == self.store_id:
-                page.append({"sandboxId": name, "handle": name, "createdAtMs": facts["createdAtMs"]})
+            facts = self.place(name).facts() or {}
+            times = {member: facts.get(member) for member in ("createdAtMs", "expiresAtMs")}
+            page.append({"sandboxId": name, "handle": name, **times})
         return {"leases": page, "nextCursor": names[_PAGE - 1] if len(names) > _PAGE else None}
+
+    def names(self) -> list[str]:
+        """The ids of everything that is there."""
+        return sorted(path.name for path in self.root.glob("*"))
 
     def destroy_lease(self, call: Call) -> Json:
         """End a sandbox and everything in it."""
         sandbox_id = call.params["sandboxId"]
-        if not self.exists(sandbox_id):
-            return {"state": "gone"}
-        self.check_attached(sandbox_id)
-        self.remove(sandbox_id)
-        return {"state": "destroyed"}
+        with self.ending:
+            if not self.place(sandbox_id).there:
+                self.forget(sandbox_id)
+                return {"state": "gone"}
+            if self.exists(sandbox_id):
+                self.check_attached(sandbox_id)
+            self.remove(sandbox_id)
+            return {"state": "destroyed"}
 
     def remove(self, sandbox_id: str) -> None:
-        """Kill what runs in a sandbox and remove its files."""
+        """Kill what runs in a sandbox, whoever started it, and remove its files."""
+        place = self.place(sandbox_id)
+        with self.ending:
+            place.begin_end()
+            self.end_programs(sandbox_id)
+            self.end_strays(place)
+            place.remove()
+            self.forget(sandbox_id)
+
+    def end_programs(self, sandbox_id: str) -> None:
+        """Kill what this worker has started in a sandbox."""
         with self.lock:
             mine = [key for key in self.programs if key[0] == sandbox_id]
             programs = [self.programs.pop(key) for key in mine]
         for program in programs:
             program.end()
+
+    def end_strays(self, place: Place) -> None:
+        """Kill what others started in a sandbox, and what has left its group."""
+        place.kill()
+
+    def forget(self, sandbox_id: str) -> None:
+        """Let go of a sandbox that is gone."""
         self.attached.discard(sandbox_id)
-        (self.root / sandbox_id / "lease.json").unlink(missing_ok=True)
-        shutil.rmtree(self.root / sandbox_id, ignore_errors=True)
+        descriptor = self.held.pop(sandbox_id, None)
+        if descriptor is not None:
+            os.close(descriptor)
 
     def check_attached(self, sandbox_id: str) -> None:
         """Raise where this worker has not opened the sandbox."""
@@ -196,7 +268,15 @@ class Leases:
         if call.cancelled.is_set() and program.killed:
             partial = {} if params.get("live") else {"partial": {n: program.partial(n) for n in program.streams}}
             raise self.refusal("Cancelled", "the command was cancelled", dispatched="unknown", **partial)
+        self.check_sandbox(params, program)
         return result
+
+    def check_sandbox(self, params: Json, program: Program) -> None:
+        """Raise where a program did not end by itself, but with its sandbox: what its result says is no truth then."""
+        if not program.lost:
+            return
+        partial = {} if params.get("live") else {"partial": {n: program.partial(n) for n in program.streams}}
+        raise self.refusal("SandboxLost", "the sandbox ended during the command", dispatched="yes", **partial)
 
     def launch(self, params: Json, name: str, *, keep_input: bool) -> Program:
         """Start a program in a sandbox; the refusal says what is missing."""
@@ -207,7 +287,10 @@ class Leases:
         if fault := fault_of(params):
             raise self.refusal("InvalidParams", fault, detail={"field": fault.split(" ")[0]})
         try:
-            options = options_of(params, self.root / sandbox_id / "files")
+            place = self.place(sandbox_id)
+            options = options_of(params, place.files)
+            name_of_mark, _, mark = place.mark.partition(b"=")
+            options["env"][name_of_mark] = mark
             program = self.program_class(
                 name, options, self.worker.guard, keep_input=keep_input, timeout_ms=params.get("timeoutMs")
             )
@@ -215,6 +298,7 @@ class Leases:
             raise self.refusal(failure.condition, str(failure), detail={"path": failure.path}) from None
         with self.lock:
             self.programs[sandbox_id, name] = program
+        program.note_at(place)
         return program
 
     def follow(self, call: Call, program: Program, offsets: dict[str, int]) -> Json:

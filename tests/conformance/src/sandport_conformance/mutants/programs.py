@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from .places import Guard, Place, marked
+
 Json = dict[str, Any]
 
 _WINDOW_BYTES = 1 << 20
@@ -34,69 +36,9 @@ class StartFailed(Exception):
         self.condition, self.path = condition, path
 
 
-class Guard:
-    """A process that ends our groups when we are gone, however we went: all it does is wait for the end of a pipe."""
-
-    def __init__(self) -> None:
-        read_end, self._pipe = os.pipe()
-        self._groups: set[int] = set()
-        self._lock = threading.Lock()
-        if os.fork() == 0:
-            self._watch(read_end)
-        os.close(read_end)
-
-    def add(self, group: int) -> None:
-        """Watch over a group."""
-        with self._lock:
-            self._groups.add(group)
-            os.write(self._pipe, b"+%d\n" % group)
-
-    def remove(self, group: int) -> None:
-        """A group's program has ended and was waited for."""
-        with self._lock:
-            self._groups.discard(group)
-            os.write(self._pipe, b"-%d\n" % group)
-
-    def kill_all(self) -> None:
-        """Kill every group that is watched."""
-        with self._lock:
-            for group in self._groups:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(group, signal.SIGKILL)
-
-    @staticmethod
-    def _watch(pipe: int) -> None:
-        try:
-            os.setsid()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_IGN)
-            os.dup2(pipe, 0)
-            os.closerange(1, 1024)
-            groups: set[int] = set()
-            with os.fdopen(0, "rb") as lines:
-                for line in lines:
-                    (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))
-            for group in groups:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(group, signal.SIGKILL)
-        finally:
-            os._exit(0)
-
-
 def octets(value: Any) -> bytes:
     """A string of the wire, or its form for bytes."""
     return value.encode() if isinstance(value, str) else base64.b64decode(value["b64"])
-
-
-def marked(mark: bytes) -> set[int]:
-    """Processes that carry a mark in the variables that they were started with, wherever they have gone."""
-    found = set()
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with suppress(OSError):  # it ended while we looked
-                if mark in Path("/proc", name, "environ").read_bytes():
-                    found.add(int(name))
-    return found
 
 
 def others_in_group(group: int) -> bool:
@@ -236,6 +178,10 @@ class Program:
         self.writes: list[object] = []
         """Who gives it input, in order."""
         self._kept: dict[str, tuple[bytes, bytes, int]] = {}
+        self._place: Place | None = None
+        self._note: Path | None = None
+        self.lost = False
+        """Whether its sandbox had ended, or was ending, when it did."""
         self._mark = b"SANDPORT_MARK=" + os.urandom(12).hex().encode()
         terminal = self.open_terminal(options["pty"]) if options.get("pty") else None
         plain = terminal[1] if terminal else subprocess.PIPE
@@ -281,13 +227,22 @@ class Program:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", size["rows"], size["columns"], 0, 0))
         return ours, theirs
 
+    def note_at(self, place: Place) -> None:
+        """Let a later worker know that this program ran, until its end was seen."""
+        with self._lock:
+            if not self._ended.is_set():
+                self._place, self._note = place, place.note(self._popen.pid)
+
     def _wait(self) -> None:
         # Not reaped yet: as long as the leader is a zombie, nobody else can get its number, which is the group's too.
         ended = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         with self._lock:
             self.code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+            self.lost = self._place is not None and self._place.facts() is None
             self._ended.set()
+            if self._note is not None:
+                self._note.unlink(missing_ok=True)
             if not others_in_group(self._popen.pid):
                 self._reap()
 
