@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -134,6 +135,29 @@ async def test_a_state_directory_that_cannot_be_written_is_an_answer(tmp_path: P
         assert caught.value.dispatched == "no"
 
 
+async def test_an_acquire_without_descriptors_for_it_leaves_nothing(host: HostInMemory, state_dir: Path) -> None:
+    """Whichever descriptor is the one that is not to be had."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = descriptors_of(os.getpid())
+    spare = min(set(range(3, 1000)) - set(before))
+    made: Lease | None = None
+    dispatched: list[str] = []
+    while made is None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (spare + len(dispatched), hard))
+        try:
+            made = await Lease.acquire(host, state_dir)
+        except (errors.QuotaExceeded, errors.Unavailable) as error:
+            dispatched.append(error.dispatched)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if made is None:
+            alive = [pid for pid in pids() if any(os.fsencode(state_dir) in word for word in arguments_of(pid))]
+            assert (entries(state_dir), alive, descriptors_of(os.getpid())) == ([], [], before)
+    assert len(dispatched) > 6
+    assert set(dispatched) == {"no"}
+    await made.destroy()
+
+
 async def test_a_path_longer_than_a_sockets_may_be_serves_as_well(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["folder-with-a-long-name"] * 8)
     deep.mkdir(parents=True)
@@ -227,9 +251,11 @@ async def test_an_unattached_sandbox_is_destroyed_as_well(lease: Lease, state_di
 async def test_an_init_that_does_not_listen_is_ended_with_its_sandbox(
     lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With all of it: what wiped its environment could not be found once the init is gone."""
     monkeypatch.setattr("sandport_provider_local.sandbox.ANNOUNCE_S", 0.3)
     word = unique_sleep()
-    await lease.sh(f"sleep {word} >/dev/null 2>&1 &")
+    await lease.sh(f"sleep {word} >/dev/null 2>&1 & env -i setsid -f sleep {word} >/dev/null 2>&1")
+    started(word, 2)
     os.kill(lease.init, signal.SIGSTOP)
     assert await lease.destroy() == "destroyed"
     assert running(word) == []
@@ -485,6 +511,40 @@ async def test_a_lease_that_expires_ends_everything_and_removes_its_files(host: 
     with pytest.raises(errors.LeaseNotFound):
         await lease.run("true")
     assert (await lease.attach()).state == "gone"
+
+
+async def test_a_lease_ends_at_its_expiry_and_not_before_by_the_wall_clock(host: HostInMemory, state_dir: Path) -> None:
+    sandbox_id = new_id()
+    made: types.LeaseResult = await host.call(
+        "acquireLease", types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=1_000)
+    )
+    while (state_dir / sandbox_id / "record.json").exists():  # Its end begins with the removal of that.
+        await host.call("ping")
+    assert made.expires_at_ms is not None
+    assert time.time_ns() // 1_000_000 >= made.expires_at_ms
+    await asyncio.to_thread(until, lambda: entries(state_dir) == [], "its files are removed")
+
+
+async def test_expiry_is_kept_by_a_timer_that_follows_when_the_wall_clock_is_set(lease: Lease) -> None:
+    """The kernel's own account of the timer: which clock, absolute or not, and how long it is to run."""
+    (timer,) = (fd for fd, name in descriptors_of(lease.init).items() if "timerfd" in name)
+    said = timer_of(lease.init, timer)
+    assert int(said["clockid"]) == time.CLOCK_REALTIME
+    assert int(said["settime flags"], 8) & 1, "absolute"
+    left_s = int(said["it_value"].strip(" ()").split(",")[0])
+    assert left_s <= lease.record["expires_at_ms"] / 1000 - time.time() + 2
+
+
+def timer_of(pid: int, fd: int) -> dict[str, str]:
+    """What the kernel says of a timer."""
+    return dict(line.split(":", 1) for line in Path(f"/proc/{pid}/fdinfo/{fd}").read_text().splitlines())
+
+
+@pytest.mark.parametrize("ttl_ms", [2**40, 2**53, 10**18])
+async def test_a_lease_may_last_longer_than_any_clock(host: HostInMemory, state_dir: Path, ttl_ms: int) -> None:
+    lease = await Lease.acquire(host, state_dir, ttl_ms=ttl_ms)
+    assert (await lease.run("true")).exit_code == 0
+    await lease.destroy()
 
 
 async def test_an_expired_lease_without_its_init_is_removed_at_the_attach(host: HostInMemory, state_dir: Path) -> None:

@@ -24,6 +24,7 @@ class Worker:
             env={**os.environ, **(variables or {})},
         )
         self.last = 0
+        self.early: dict[int, dict[str, Any]] = {}
         hello = self.call(
             "initialize",
             protocolVersions=[1],
@@ -46,13 +47,15 @@ class Worker:
         return self.last
 
     def answer(self, number: int) -> dict[str, Any]:
-        """The answer to a call, whatever it is; earlier ones are passed over."""
+        """The answer to a call, whatever it is; those to others that come first wait for who asks."""
         assert self.process.stdout is not None
-        while line := self.process.stdout.readline():
-            message: dict[str, Any] = json.loads(line)
-            if message.get("id") == number:
-                return message
-        raise AssertionError("the worker ended before it answered")
+        while number not in self.early:
+            line = self.process.stdout.readline()
+            assert line, "the worker ended before it answered"
+            message = json.loads(line)
+            if "id" in message:
+                self.early[message["id"]] = message
+        return self.early.pop(number)
 
     def call(self, method: str, **params: Any) -> Any:
         message = self.answer(self.begin(method, **params))

@@ -40,6 +40,8 @@ _SANDBOX_ID = re.compile(r"sp[a-z2-7]{26}")
 INIT_TOKEN = "SANDPORT_INIT_TOKEN"
 BACKLOG = 64
 """Workers that may wait for an init to take their connection."""
+REMOVAL_DESCRIPTORS = 6
+"""More than the removal of a sandbox holds at once."""
 REMOVALS = 20
 """Tries to remove a folder in which somebody else removes or writes at the same time."""
 
@@ -88,10 +90,29 @@ class Place:
         self.working_directory = self.path / "sandbox"
         self.temporary = self.path / "tmp"
         self.log = self.path / "init.log"
+        self._spare: list[int] = []
 
     def exists(self) -> bool:
         """Whether the folder is there."""
         return os.path.lexists(self.path)
+
+    def reserve(self) -> None:
+        """Hold the descriptors that `remove` takes, so that their lack cannot leave what their lack has cut.
+
+        Raises:
+            OSError: There are not so many.
+        """
+        try:
+            for _ in range(REMOVAL_DESCRIPTORS):
+                self._spare.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let go of what `reserve` holds."""
+        while self._spare:
+            os.close(self._spare.pop())
 
     def create(self, *, store_id: str, isolation: str, ttl_ms: int, keep: bool = False) -> Record:
         """Make the folder and its record.
@@ -149,6 +170,7 @@ class Place:
         Raises:
             OSError: Something cannot be removed; see `init.remove_tree`.
         """
+        self.release()
         fd = os.open(self.state_dir, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for left in reversed(range(REMOVALS)):

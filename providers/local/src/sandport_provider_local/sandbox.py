@@ -375,6 +375,23 @@ async def create(
         WireError: The machine does not let us.
     """
     try:
+        return await _create(loop, place, store_id, ttl_ms, grace_ms=grace_ms, credit_bytes=credit_bytes, keep=keep)
+    finally:
+        place.release()
+
+
+async def _create(
+    loop: asyncio.AbstractEventLoop,
+    place: Place,
+    store_id: str,
+    ttl_ms: int,
+    *,
+    grace_ms: int,
+    credit_bytes: int,
+    keep: bool,
+) -> Sandbox:
+    try:
+        place.reserve()
         record = place.create(store_id=store_id, isolation="none", ttl_ms=ttl_ms, keep=keep)
     except FileExistsError:
         raise errors.InvalidParams(
