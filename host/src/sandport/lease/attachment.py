@@ -211,12 +211,7 @@ class Attachment:
         failure: SandportError | None = None
         for _ in range(DESTROY_TRIES):
             try:
-                result: DestroyLeaseResult = await self.call(
-                    "destroyLease",
-                    DestroyLeaseParams(sandbox_id=self.id),
-                    DestroyLeaseResult,
-                    deadline_s=self._timing.destroy_s,
-                )
+                result = await self._destroy()
             except LeaseLost:
                 return "gone"
             except (WorkerCrashed, WorkerWedged) as error:
@@ -226,3 +221,18 @@ class Attachment:
             return result.state
         assert failure is not None  # the loop ran
         raise failure
+
+    async def _destroy(self) -> DestroyLeaseResult:
+        params, deadline_s = DestroyLeaseParams(sandbox_id=self.id), self._timing.destroy_s
+        try:
+            await self.worker()
+        except Unavailable:
+            # One that was half made, or half ended, cannot be attached, and may be ended all the same: the worker has
+            # the config now. Where it cannot either, it says so.
+            client = (await self._workers.worker()).client
+            return await self.limited(
+                lambda: client.call(METHODS["destroyLease"], params, DestroyLeaseResult, deadline_s=deadline_s),
+                patience_s=deadline_s,
+            )
+        result: DestroyLeaseResult = await self.call("destroyLease", params, DestroyLeaseResult, deadline_s=deadline_s)
+        return result

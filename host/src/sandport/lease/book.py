@@ -80,6 +80,7 @@ class Book:
         """What the blocks of this host hold."""
         self._tasks: set[asyncio.Task[bool]] = set()
         self._nudged = asyncio.Event()
+        self._sweeping = asyncio.Lock()
         self.limits = RateLimits(timing.rate_limit)
         self.passed = asyncio.Event()
         """The first pass of the clean-up is over."""
@@ -366,6 +367,10 @@ class Book:
         Raises:
             StoreUnusable: The journal cannot be read or written.
         """
+        async with self._sweeping:  # whoever asks for a pass is told of one that began after that
+            return await self._sweep(ahead_s, on_done)
+
+    async def _sweep(self, ahead_s: float, on_done: OnDone | None) -> tuple[Attempted, ...]:
         found = await self._recovery.sort()
         rows = {row.id: row for row in await self.clean_up.due(dead=found.dead) if row.id not in found.spared}
         until_ms = self._clock.now_ms() + ahead_s * 1000
