@@ -149,6 +149,9 @@ def test_a_sound_installation_is_told_so(sandport: Command) -> None:
         "python": "ok",
         "settings": "ok",
         "home": "ok",
+        "journal": "ok",
+        "processes": "ok",
+        "clean-up": "ok",
         "provider fake": "ok",
         "provider local": "ok",
     }

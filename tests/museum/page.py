@@ -13,6 +13,9 @@ ROOMS = {
     "N": "Starting: programs that do not come up, and two sides that do not agree",
     "C": "Calls: cancels, ids, and answers that come too late",
     "S": "Ending: who is asked, who is waited for, and what is left",
+    "O": "Owners: hosts that die, processes that stay, and numbers that mean somebody else",
+    "R": "Restarts: what is counted, what is busy, and what an end is blamed on",
+    "L": "Logs and environments: what is read, what is shown, and what is handed on",
 }
 """What the first letter of a number stands for, in the order of the page."""
 

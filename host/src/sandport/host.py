@@ -30,7 +30,7 @@ from .command import LONGEST_S
 from .configuration import Configuration, ProviderSettings, load, overridden
 from .discovery import Discovery, discover, worker_command
 from .errors import EnvironmentUnknown, ProviderUnknown, UsageError
-from .home import Home
+from .home import Home, HomeUnusable
 from .instances import Instance
 from .lease.book import Book
 from .lease.clean_up import Attempted, OnDone
@@ -129,6 +129,7 @@ class Host:
 
         Raises:
             ConfigurationInvalid: A file has a fault; nothing was started.
+            HomeUnusable: The folder for state cannot be used; nothing was started.
             StoreUnusable: The journal cannot be opened; nothing was started.
 
         Cancel: ends what clean-up is at, and stops every worker, each wait of it bounded.
@@ -137,7 +138,7 @@ class Host:
         configuration = config if isinstance(config, Configuration) else load(config, environ=environ)
         place = Home.open(None if home is None else Path(home), environ)
         clock = clock or SystemClock()
-        instance = Instance.begin(place.root)
+        instance = _begun(place.root)
         try:
             store = await SqliteStore.open(place.journal, store_id=place.store_id, clock=clock)
             try:
@@ -485,3 +486,13 @@ class Host:
             worker = supervisor.current
             if worker is not None:
                 worker.let_go()
+
+
+def _begun(root: Path) -> Instance:
+    try:
+        return Instance.begin(root)
+    except OSError as error:
+        raise HomeUnusable(
+            f"{error.filename or root / 'instances'}: {error.strerror}; Sandport notes there which processes live\n"
+            "free space on that disk, or set SANDPORT_HOME to a folder that can be written"
+        ) from error

@@ -7,7 +7,6 @@ import platform
 import stat
 import sys
 from pathlib import Path
-from typing import Literal
 
 from msgspec import Struct
 
@@ -16,29 +15,17 @@ from sandport.errors import ConfigurationInvalid, UsageError
 from sandport.home import Home, home_path
 
 from .application import Settings
+from .checks import Check, State
 from .inventory import Listed, inventory
+from .journal_checks import JournalFacts, look_at_journal
 from .listing import Colour, coloured, put, put_json
 from .messages import printable, unicode_text
 from .status import human_bytes
-
-State = Literal["ok", "warning", "wrong"]
 
 OLDEST = (3, 11)
 _COLOURS: dict[State, Colour] = {"ok": "green", "warning": "yellow", "wrong": "red"}
 _MOST_ENTRIES = 200_000
 """A folder's size is counted up to here; doctor must not read a disk for minutes."""
-
-
-class Check(Struct, frozen=True, kw_only=True, rename="camel"):
-    """One thing that was looked at."""
-
-    name: str
-    state: State
-    detail: str
-    fix: str | None = None
-    """What to do, where something can be done."""
-    log_tail: tuple[str, ...] = ()
-    """The last lines of a worker that did not start."""
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -47,6 +34,8 @@ class Diagnosis(Struct, frozen=True, kw_only=True, rename="camel"):
     ok: bool
     version: str
     checks: tuple[Check, ...]
+    journal: JournalFacts | None
+    """Null where it cannot be read."""
     providers: tuple[Listed, ...]
 
 
@@ -57,8 +46,12 @@ def diagnose(settings: Settings, *, as_json: bool) -> int:
     configuration, about_settings = _settings(settings)
     about_home = _home()
     checks = [_python(), about_settings, about_home]
-    found = inventory(configuration)
+    journal: JournalFacts | None = None
     if about_home.state != "wrong":
+        journal, about_journal = look_at_journal()
+        checks += about_journal
+    found = inventory(configuration)
+    if journal is not None:
         from .probing import ask_all
 
         ask_all(found, configuration, settings)
@@ -71,7 +64,9 @@ def diagnose(settings: Settings, *, as_json: bool) -> int:
         checks.append(Check(name="providers", state="wrong", detail="none is installed or configured", fix=fix))
     ok = all(check.state != "wrong" for check in checks)
     if as_json:
-        put_json(Diagnosis(ok=ok, version=__version__, checks=tuple(checks), providers=found.providers))
+        put_json(
+            Diagnosis(ok=ok, version=__version__, checks=tuple(checks), journal=journal, providers=found.providers)
+        )
     else:
         for check in checks:
             put("".join(line + "\n" for line in _lines(check)).encode())
@@ -133,7 +128,7 @@ def _provider(provider: Listed) -> Check:
         return Check(name=name, state="wrong", detail=message, fix=fix or None, log_tail=provider.fault.log_tail)
     hello = provider.hello
     if hello is None:
-        return Check(name=name, state="warning", detail="was not asked: its worker needs the home")
+        return Check(name=name, state="warning", detail="was not asked: a host needs the home and the journal")
     detail = f"{hello.version}, worker ready in {provider.start_ms} ms"
     if not hello.withheld:
         return Check(name=name, state="ok", detail=detail)

@@ -19,7 +19,7 @@ Exit codes: 0 all is well, 1 something is wrong.
 @shared_options
 @click.pass_obj
 def command(settings: Settings, *, as_json: bool) -> int:
-    """Check Python, the settings in force, the folder for state, and that each provider's worker starts.
+    """Check Python, the settings in force, the folder for state, the journal of leases, and that each worker starts.
 
     Variables that a provider reads and does not get are listed, with the line of sandport.toml that grants them.
     """

@@ -14,8 +14,8 @@ from sandport_protocol.capabilities import effective_groups
 
 from .application import Settings
 from .failures import OutputFailed
-from .hosting import REAP, hosted
-from .messages import say
+from .hosting import hosted
+from .messages import REAP, say
 from .moments import iso, now_ms
 from .narrator import Narrator
 from .plan import HeldLease, NewLease, Plan

@@ -12,11 +12,8 @@ from sandport.configuration import Configuration
 from sandport.host import Host
 
 from .interrupts import Interrupts
-from .messages import say
+from .messages import REAP, say
 from .records import Records
-
-REAP = "sandport reap"
-"""The command that ends what another one left."""
 
 
 @contextlib.asynccontextmanager

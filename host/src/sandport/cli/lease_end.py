@@ -19,10 +19,10 @@ from . import exit_codes
 from .answers import answered
 from .application import Settings
 from .failures import Failure, failure_of
-from .hosting import REAP, hosted
+from .hosting import hosted
 from .lease_facts import process_text
 from .listing import put_json, put_lines
-from .messages import say, unicode_text
+from .messages import REAP, say, unicode_text
 from .records import Records
 from .status import Status
 

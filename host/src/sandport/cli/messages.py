@@ -8,6 +8,9 @@ from .descriptors import write_all
 
 _PREFIX = "sandport: "
 
+REAP = "sandport reap"
+"""The command that ends what another one left."""
+
 
 def printable(text: str) -> str:
     """One line without control characters: a provider's words must not steer the terminal."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import anyio
@@ -13,6 +12,7 @@ from sandport.host import Host, ProviderFacts
 from sandport_protocol.capabilities import GROUPS, effective_groups
 
 from .application import Settings
+from .hosting import hosted
 from .inventory import Hello, Inventory, Listed, fault_of
 from .records import Records
 from .status import Status
@@ -28,24 +28,14 @@ def ask_all(found: Inventory, configuration: Configuration, settings: Settings) 
 
 
 async def _ask_all(found: Inventory, configuration: Configuration, settings: Settings) -> None:
-    interrupts = settings.interrupts
-    # As in a run: what is started is cancelled from inside the host, which stops its workers in order.
-    interrupts.guard(lambda: None)
-    loop = asyncio.get_running_loop()
-    try:
-        async with Host.open(configuration, log=Records(settings, usual="critical").log) as host:
-            interrupts.on_leaving(host.abandon)
-            with anyio.CancelScope() as scope:
-                interrupts.guard(lambda: loop.call_soon_threadsafe(scope.cancel))
-                if interrupts.received is not None:
-                    scope.cancel()
-                usable = [provider for provider in found.providers if provider.fault is None]
-                with Status(quiet=False).doing(f"asking {', '.join(provider.name for provider in usable)}"):
-                    async with anyio.create_task_group() as tasks:
-                        for provider in usable:
-                            tasks.start_soon(_ask, host, provider)
-    finally:
-        interrupts.relax()
+    records = Records(settings, usual="critical")
+    # Whoever looks does not change: what waits for clean-up is told, and left to wait.
+    async with hosted(configuration, settings.interrupts, records, cleans_up=False) as host:
+        usable = [provider for provider in found.providers if provider.fault is None]
+        with Status(quiet=False).doing(f"asking {', '.join(provider.name for provider in usable)}"):
+            async with anyio.create_task_group() as tasks:
+                for provider in usable:
+                    tasks.start_soon(_ask, host, provider)
 
 
 async def _ask(host: Host, provider: Listed) -> None:

@@ -23,10 +23,10 @@ from sandport.lease.view import LeaseView, lease_view, view
 from . import exit_codes
 from .answers import answered
 from .application import Settings
-from .hosting import REAP, hosted
+from .hosting import hosted
 from .lease_facts import process_text
 from .listing import put_json, put_lines
-from .messages import say, unicode_text
+from .messages import REAP, say, unicode_text
 from .moments import iso, now_ms
 from .plan import seconds
 from .records import Records

@@ -32,7 +32,7 @@ class Survivor(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.since_ms / 1000))
-        return f"pid {self.pid} ({' '.join(self.argv) or '?'}) since {since}"
+        return f"pid {self.pid} ({' '.join(self.argv)[:200] or '?'}) since {since}"
 
 
 class CrashReport(Struct, frozen=True, kw_only=True):

@@ -54,6 +54,7 @@ class FakeProvider(Provider):
         self._open: dict[str, Sandbox] = {}
         self._gone: dict[str, None] = {}
         self._watching: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._output_limit_bytes = max(0, session.limits.frame_bytes - FRAME_MARGIN_BYTES) * 3 // 8
         """Both streams of a result, in base64, must fit in one frame."""
@@ -115,6 +116,8 @@ class FakeProvider(Provider):
         await self._pass("close")
         if self._watching is not None:
             self._watching.cancel()
+        if self._ending is not None:
+            await self._ending
         await asyncio.gather(*(sandbox.leave() for sandbox in self._open.values()))
 
     # ------------------------------------------------------------ config
@@ -525,18 +528,21 @@ class FakeProvider(Provider):
             await sandbox.end()
 
     async def _watch(self) -> None:
-        """End sandboxes whose time is over; with what runs in them."""
+        """End sandboxes whose time is over, with what runs in them."""
         while True:
             self._changed.clear()
-            now_ms = self._vendor.clock.now_ms()
-            for sandbox_id, sandbox in list(self._open.items()):
-                if sandbox.record.expires_at_ms <= now_ms:
-                    with contextlib.suppress(errors.WireError):  # the next who looks at it goes on with it
-                        await self._vendor.find(sandbox_id)
-                    await self._forget_ended(sandbox_id)
-            await self._vendor.clock.next_look(
-                min((sandbox.record.expires_at_ms for sandbox in self._open.values()), default=None), self._changed
-            )
+            self._ending = asyncio.create_task(self._end_due())
+            await asyncio.shield(self._ending)
+            due_ms = min((sandbox.record.expires_at_ms for sandbox in self._open.values()), default=None)
+            await self._vendor.clock.next_look(due_ms, self._changed)
+
+    async def _end_due(self) -> None:
+        now_ms = self._vendor.clock.now_ms()
+        for sandbox_id, sandbox in list(self._open.items()):
+            if sandbox.record.expires_at_ms <= now_ms:
+                with contextlib.suppress(errors.WireError):  # the next who looks at it goes on with it
+                    await self._vendor.find(sandbox_id)
+                await self._forget_ended(sandbox_id)
 
 
 def _words(params: types.CommandParams) -> list[str]:

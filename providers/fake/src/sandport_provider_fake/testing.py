@@ -32,6 +32,8 @@ from .starter import MARK
 from .vendor import Record, Setup, Vendor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
 
 WITHIN_S = 20.0
@@ -154,18 +156,32 @@ class Fake:
         Raises:
             AssertionError: There were fewer in all that time.
         """
+        await self.until(
+            lambda: len(self.journal(what, **facts)) >= count, f"{count} times {what} {facts or ''}", within_s=within_s
+        )
+        return self.journal(what, **facts)[count - 1]
+
+    async def until(self, holds: Callable[[], bool], what: str = "", *, within_s: float = WITHIN_S) -> None:
+        """Return once something holds; looked at again and again, since no file wakes who waits for it.
+
+        Raises:
+            AssertionError: It did not in all that time; the message has `what` and the journal.
+        """
         deadline = time.monotonic() + within_s
-        while len(found := self.journal(what, **facts)) < count:
-            assert time.monotonic() < deadline, f"{what} {facts or ''}: {len(found)} of {count}, in {self.journal()}"
+        while not holds():
+            assert time.monotonic() < deadline, f"waited in vain: {what}; the journal: {self.journal()}"
             await asyncio.sleep(_LOOK_S)
-        return found[count - 1]
 
     def left(self) -> list[str]:
         """What is still there: records, files, guards, processes; in words."""
+        live = {one.sandbox_id for one in self.sandboxes()}
+        # Whose time is over has ended, though its files go when the next worker looks.
+        over = {one.sandbox_id for one in self._vendor.records() if one.state != "gone"} - live
         found = [f"sandbox {one.sandbox_id} ({one.state})" for one in self.sandboxes()]
         for kind in ("files", "guards"):
             folder = self.state_dir / kind
-            found += [f"{kind} of {name}" for name in sorted(os.listdir(folder))] if folder.exists() else []
+            names = set(os.listdir(folder)) if folder.exists() else set()
+            found += [f"{kind} of {name}" for name in sorted(names - over)]
         ids = {str(line["sandboxId"]) for line in self.journal("create")}
         return found + [f"process {pid} of {sandbox_id}" for pid, sandbox_id in _marked() if sandbox_id in ids]
 

@@ -7,9 +7,12 @@ here goes out between two frames of the SDK's, unless the host has left its pipe
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import fcntl
+import json
 import os
+from typing import cast
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,8 +55,6 @@ def write_here(line: bytes) -> None:
 
 def as_json(value: object) -> Any:
     """A result as plain values for `json`: members by their names on the wire, bytes in base64."""
-    import base64
-
     names: tuple[str, ...] | None = getattr(value, "__struct_fields__", None)
     if names is not None:
         encoded: tuple[str, ...] = getattr(value, "__struct_encode_fields__", names)
@@ -65,4 +66,6 @@ def as_json(value: object) -> Any:
     if isinstance(value, dict):
         members: Mapping[str, object] = value
         return {name: as_json(each) for name, each in members.items()}
-    return value
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return json.loads(memoryview(cast("bytes", value)).tobytes())  # JSON that was never decoded

@@ -1,0 +1,140 @@
+"""What runs in a sandbox ends with its worker, with the sandbox, and with the guard: whatever it is, and however."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from providers.fake.tests.worker import Worker, alive
+from sandport_provider_fake.testing import WITHIN_S, Fake
+
+# Leaves its session, its parent and its environment; the number of the process is in the file `escaped`.
+ESCAPES = """
+setsid sh -c 'env -i sh -c "echo \\$\\$ >escaped; exec sleep 600" &' </dev/null >/dev/null 2>&1 &
+while [ ! -s escaped ]; do sleep 0.01; done
+"""
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+def pid_in(path: Path) -> int:
+    until(lambda: path.exists() and path.read_text().strip() != "", f"{path} was not written")
+    return int(path.read_text())
+
+
+def guards_of(fake: Fake, sandbox_id: str) -> list[int]:
+    return [int(name) for name in os.listdir(fake.state_dir / "guards" / sandbox_id) if name.isdigit()]
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", "end of input", "SIGTERM"])
+def test_a_worker_that_ends_takes_what_it_started_with_it_and_leaves_the_sandbox(fake: Fake, end: str) -> None:
+    with Worker(fake) as first, Worker(fake) as second:
+        sandbox_id = first.acquire()
+        first.call("execute", sandboxId=sandbox_id, shell=ESCAPES + "echo kept >file")
+        first.begin("execute", sandboxId=sandbox_id, shell="echo $$ >running; exec sleep 600")
+        escaped = pid_in(fake.files(sandbox_id) / "escaped")
+        running = pid_in(fake.files(sandbox_id) / "running")
+        if end == "SIGKILL":
+            first.kill()
+        elif end == "SIGTERM":
+            first.process.terminate()
+            assert first.process.wait() == 0
+        else:
+            assert first.close() == 0
+        attached = second.attach(sandbox_id)
+        assert (attached["state"], attached["processesLost"]) == ("attached", True)
+        assert not alive(escaped)
+        assert not alive(running)
+        assert second.call("execute", sandboxId=sandbox_id, argv=["cat", "file"])["exitCode"] == 0
+        assert second.destroy(sandbox_id) == "destroyed"
+
+
+def test_nothing_is_lost_where_nothing_ran(fake: Fake) -> None:
+    with Worker(fake) as first, Worker(fake) as second:
+        sandbox_id = first.acquire()
+        first.call("execute", sandboxId=sandbox_id, argv=["true"])
+        first.kill()
+        assert second.attach(sandbox_id).get("processesLost", False) is False
+        assert second.destroy(sandbox_id) == "destroyed"
+
+
+def test_a_destroy_ends_what_another_worker_runs_there_also_where_that_is_stopped(fake: Fake) -> None:
+    with Worker(fake) as first, Worker(fake) as second:
+        sandbox_id = first.acquire()
+        first.call("execute", sandboxId=sandbox_id, shell=ESCAPES)
+        running = first.begin("execute", sandboxId=sandbox_id, shell="echo $$ >running; exec sleep 600")
+        pids = [pid_in(fake.files(sandbox_id) / name) for name in ("escaped", "running")]
+        (guard,) = guards_of(fake, sandbox_id)
+        first.process.send_signal(signal.SIGSTOP)
+        os.kill(guard, signal.SIGSTOP)
+        assert second.destroy(sandbox_id) == "destroyed"
+        assert not any(map(alive, pids))
+        first.process.send_signal(signal.SIGCONT)
+        assert first.answer(running)["error"]["data"]["condition"] == "SandboxLost"
+        assert first.error("execute", sandboxId=sandbox_id, argv=["true"])["dispatched"] == "no"
+
+
+def test_a_killed_guard_loses_the_command_and_leaves_nothing_of_it(fake: Fake) -> None:
+    with Worker(fake) as worker:
+        sandbox_id = worker.acquire()
+        running = worker.begin("execute", sandboxId=sandbox_id, shell="echo $$ >running; sleep 600")
+        pid = pid_in(fake.files(sandbox_id) / "running")
+        (guard,) = guards_of(fake, sandbox_id)
+        os.kill(guard, signal.SIGKILL)
+        assert worker.answer(running)["error"]["data"]["condition"] == "SandboxLost"
+        until(lambda: not alive(pid), "the command outlives its guard")
+        assert worker.call("execute", sandboxId=sandbox_id, argv=["true"])["exitCode"] == 0
+        assert worker.destroy(sandbox_id) == "destroyed"
+
+
+def test_worker_and_guard_killed_at_once_leave_what_the_next_attach_ends(fake: Fake) -> None:
+    with Worker(fake) as first, Worker(fake) as second:
+        sandbox_id = first.acquire()
+        first.begin("execute", sandboxId=sandbox_id, shell="echo $$ >running; sleep 600")
+        pid = pid_in(fake.files(sandbox_id) / "running")
+        (guard,) = guards_of(fake, sandbox_id)
+        first.process.send_signal(signal.SIGSTOP)  # or it would clean up behind its guard before it is killed
+        os.kill(guard, signal.SIGKILL)
+        first.kill()
+        assert second.attach(sandbox_id)["processesLost"] is True
+        assert not alive(pid)
+        assert second.destroy(sandbox_id) == "destroyed"
+
+
+def test_workers_share_a_sandbox_and_the_end_of_one_leaves_the_others_calls_alone(fake: Fake) -> None:
+    with Worker(fake) as first, Worker(fake) as second:
+        sandbox_id = first.acquire()
+        assert second.attach(sandbox_id).get("processesLost", False) is False
+        first.call("execute", sandboxId=sandbox_id, shell="sleep 600 >/dev/null 2>&1 &")
+        held = second.begin("execute", sandboxId=sandbox_id, shell="touch up; while [ ! -e go ]; do sleep 0.01; done")
+        until((fake.files(sandbox_id) / "up").exists, "the second worker's command did not start")
+        first.kill()
+        (fake.files(sandbox_id) / "go").touch()
+        assert second.answer(held)["result"]["exitCode"] == 0
+        assert second.destroy(sandbox_id) == "destroyed"
+
+
+def test_a_fork_bomb_ends_with_its_sandbox(fake: Fake) -> None:
+    bomb = (
+        "i=0; while [ $i -lt 40 ]; do (while :; do sh -c 'sleep 0.01 & sleep 0.01'; done) & i=$((i+1)); done; touch up"
+    )
+    with Worker(fake) as worker:
+        sandbox_id = worker.acquire()
+        worker.call("execute", sandboxId=sandbox_id, shell=f"{{ {bomb}; }} >/dev/null 2>&1")
+        assert worker.destroy(sandbox_id) == "destroyed"
+
+
+def test_a_folder_that_nobody_may_enter_goes_too(fake: Fake) -> None:
+    """Where the tests run as root every folder can be entered; then this shows that such a tree is removed at all."""
+    with Worker(fake) as worker:
+        sandbox_id = worker.acquire()
+        worker.call("execute", sandboxId=sandbox_id, shell="mkdir -p a/b && touch a/b/c && chmod 0 a/b a")
+        assert worker.destroy(sandbox_id) == "destroyed"
