@@ -59,7 +59,10 @@ WRONG = [
     ("[host.timing]\nclose_grace = 3", "host.timing.close_grace: unknown key; did you mean 'close_grace_s'?"),
     ("[provider.x]", "provider: unknown key; did you mean 'providers'?"),
     ('[providers.x]\ncomand = ["a"]', "providers.x.comand: unknown key; did you mean 'command'?"),
-    ("[providers.x]\nzzz = 1", "providers.x.zzz: unknown key; there is: command, creates_at_once, env, isolation, limits"),
+    (
+        "[providers.x]\nzzz = 1",
+        "providers.x.zzz: unknown key; there is: command, creates_at_once, env, isolation, limits",
+    ),
     ("[providers.x.limits]\nwedge_s = 3", "providers.x.limits.wedge_s: unknown key; did you mean 'wedge_ms'?"),
     ('[environments."a.b"]\nprovidr = "x"', "environments.\"a.b\".providr: unknown key; did you mean 'provider'?"),
     ('[providers.x]\ncommand = "run me"', "providers.x.command: expected a list, not a string"),
