@@ -496,6 +496,32 @@ async def a_failed_attempt_is_nobodys_and_due_later(books: Books) -> None:
 
 
 @promise
+async def attempts_are_counted_anew_for_what_is_ended_anew(books: Books) -> None:
+    had = await books.in_state("doubtful")
+    await books.a.failed(had.sandbox.ref, by=A, error="down", due_at_ms=0)
+    row = await books.b.ending(had.sandbox.ref, by=B, reason="it was listed")
+    assert (row.attempts, row.last_error, row.due_at_ms) == (0, "", books.clock.now_ms())
+
+
+@promise
+async def a_takeover_leaves_alone_what_has_ended_and_what_is_its_own(books: Books) -> None:
+    had = await books.in_state("ending")
+    await books.b.claim(had.sandbox.ref, by=B, dead={A})
+    assert (await books.a.lease(had.lease.id)).owner == A
+    receipts = await books.whats(had.sandbox.ref)
+    await books.b.claim(had.sandbox.ref, by=B, dead={A})
+    assert await books.whats(had.sandbox.ref) == receipts
+
+
+@promise
+async def a_sandbox_at_rest_that_clean_up_has_taken_is_not_leased_again(books: Books) -> None:
+    idle = await books.in_state("idle")
+    await books.b.claim(idle.sandbox.ref, by=B)
+    with pytest.raises(Stale):
+        await books.a.reuse(idle.sandbox.ref, next_lease(idle.sandbox.ref, "le-again", A), by=A)
+
+
+@promise
 async def receipts_of_attempts_do_not_grow_without_end(books: Books) -> None:
     had = await books.in_state("ending")
     for _ in range(105):
@@ -617,8 +643,12 @@ Everything = tuple[list[SandboxRow], list[LeaseRow], list[Use], list[list[Receip
 async def everything(store: Store) -> Everything:
     """All that a store holds."""
     sandboxes = await store.sandboxes(states=SANDBOX_STATES)
-    receipts = [await store.receipts(row.id) for row in sandboxes]
-    return sandboxes, await store.leases(ended=True), await store.uses(), receipts
+    leases, uses, receipts = await asyncio.gather(
+        store.leases(ended=True),
+        store.uses(),
+        asyncio.gather(*(store.receipts(row.id) for row in sandboxes)),
+    )
+    return sandboxes, leases, uses, receipts
 
 
 def _with_generation(row: SandboxRow, generation: int) -> SandboxRow:
