@@ -34,6 +34,7 @@ from .home import Home, HomeUnusable
 from .instances import Instance
 from .lease.book import Book
 from .lease.clean_up import Attempted, OnDone
+from .lease.deaths import KernelDeaths
 from .lease.recovery import IsRunLive
 from .lease.request import LeaseRequest, new_lease_id
 from .lease.unknown import Account, Found, Unknown, end_unknown, find_unknown
@@ -93,7 +94,7 @@ class Host:
         self._book = Book(
             store,
             instance.id,
-            home.root,
+            KernelDeaths(home.root),
             self._supervisor,
             is_run_live=is_run_live,
             timing=self._timing,

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from pathlib import Path
 from typing import Any
 
 from sandport.clock import Clock
@@ -31,6 +30,7 @@ from sandport.worker.open_call import OpenCall
 from .acquire import Acquiring
 from .attachment import Attachment, Workers
 from .clean_up import Attempted, CleanUp, OnDone, WorkersOf
+from .deaths import Deaths
 from .delays import Delays
 from .listing import listed
 from .recovery import IsRunLive, Recovery
@@ -51,7 +51,7 @@ class Book:
     Args:
         store: The journal.
         instance: This host's id among those of the store.
-        root: The home.
+        deaths: Who knows which other hosts are dead.
         workers_of: Where a provider's worker comes from.
         is_run_live: The embedder's word on the runs of dead hosts.
     """
@@ -60,7 +60,7 @@ class Book:
         self,
         store: Store,
         instance: str,
-        root: Path,
+        deaths: Deaths,
         workers_of: WorkersOf,
         *,
         is_run_live: IsRunLive | None,
@@ -96,7 +96,7 @@ class Book:
             log=log,
             draw=random.Random(),
         )
-        self._recovery = Recovery(store, instance, root, is_run_live=is_run_live, log=log)
+        self._recovery = Recovery(store, instance, deaths, is_run_live=is_run_live, log=log)
 
     def _spawn(self, work: Coroutine[Any, Any, bool], name: str) -> asyncio.Task[bool]:
         task = asyncio.get_running_loop().create_task(work, name=name)

@@ -1,0 +1,76 @@
+"""Which hosts of a home are dead, and what their workers left: the kernel's word, not a clock's.
+
+An instance is dead when its lock can be had. Its workers end by themselves when their input ends; one that does not is
+killed, if its identity is proven, and what only carries a token is reported and left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+
+from sandport import instances
+from sandport.worker import survivors
+
+ORPHANS_S = 3.0
+"""Workers of a dead host end by themselves within the SDK's drain; after that they are killed."""
+
+
+class Dead(Struct, frozen=True, kw_only=True):
+    """Instances that are proven dead."""
+
+    owners: frozenset[str] = frozenset()
+    """Those that rows of the journal name."""
+    others: frozenset[str] = frozenset()
+
+
+class Deaths(Protocol):
+    """How a host knows of the others."""
+
+    async def look(self, owners: frozenset[str]) -> Dead:
+        """Who is dead of these and of all that are known otherwise."""
+
+    async def end_workers(self, instance: str) -> list[str]:
+        """See to it that a dead instance's workers have ended; in words, what still runs and is left alone."""
+
+    async def clear(self, named: frozenset[str]) -> None:
+        """Forget dead instances, but for these."""
+
+
+class KernelDeaths:
+    """Locks in the home, and processes in /proc.
+
+    Args:
+        root: The home.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def look(self, owners: frozenset[str]) -> Dead:
+        """Ask for each instance's lock.
+
+        Raises:
+            OSError: The folder or a file in it cannot be read, so that nothing is known.
+        """
+        return await asyncio.to_thread(self._look, owners)
+
+    def _look(self, owners: frozenset[str]) -> Dead:
+        try:
+            known = {name for name in os.listdir(self._root / "instances") if instances.INSTANCE_ID.fullmatch(name)}
+        except FileNotFoundError:
+            known = set()
+        dead = instances.dead(self._root, known | owners)
+        return Dead(owners=dead & owners, others=dead - owners)
+
+    async def end_workers(self, instance: str) -> list[str]:
+        """Wait for them, then kill what is proven to be theirs. Repeat: finds nothing."""
+        return [str(left) for left in await survivors.end_workers(self._root, instance, patience_s=ORPHANS_S)]
+
+    async def clear(self, named: frozenset[str]) -> None:
+        """Remove the files of dead instances, but for these."""
+        await asyncio.to_thread(instances.clear_dead, self._root, named)
