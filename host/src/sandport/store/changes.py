@@ -29,6 +29,8 @@ from .states import MOVES, Move, states_for
 
 _LONGEST_TOLD: Final = 4000
 """Characters of an error or a reason."""
+MOST_PRUNED: Final = 500
+"""Sandboxes that are dropped in one transaction."""
 _MOST_KEPT: Final = 100
 """Receipts of failed attempts for one sandbox, and of looks at its vendor's list: a vendor may be down for weeks."""
 
@@ -298,8 +300,14 @@ def release(db: Connection, now_ms: int, lease_id: str, by: str) -> None:
 
 
 def prune(db: Connection, now_ms: int, older_than_ms: int) -> int:
-    # Leases, uses and receipts go with it.
-    return db.execute("DELETE FROM sandbox WHERE state = 'gone' AND changed_at_ms < ?", (older_than_ms,)).rowcount
+    # Leases, uses and receipts go with it; not so many at once that others would notice.
+    return db.execute(
+        """
+        DELETE FROM sandbox WHERE key IN (
+            SELECT key FROM sandbox INDEXED BY sandbox_gone WHERE state = 'gone' AND changed_at_ms < ? LIMIT ?)
+        """,
+        (older_than_ms, MOST_PRUNED),
+    ).rowcount
 
 
 # --- the parts they are made of ---

@@ -29,11 +29,30 @@ _MOST_TOLD = 5
 _LISTED = "(SELECT value FROM json_each(?))"
 """A list of any length as one parameter."""
 
+# What is over stays for weeks, so what is not is always looked for by an index that holds nothing else.
+_LIVE_SANDBOXES = "sandbox INDEXED BY sandbox_live WHERE state <> 'gone'"
+_LIVE_LEASES = "lease INDEXED BY lease_live WHERE state <> 'ended'"
+
 _SANDBOX = f"SELECT {SANDBOX_COLUMNS} FROM sandbox WHERE id = ?"
 _LEASE = f"SELECT {LEASE_COLUMNS} FROM lease WHERE id = ?"
 _LEASE_OF = f"""
     SELECT {LEASE_COLUMNS} FROM lease WHERE sandbox_key = (SELECT key FROM sandbox WHERE id = ?) AND generation = ?
 """
+_MEANT = (
+    _LEASE,
+    f"SELECT {LEASE_COLUMNS} FROM lease WHERE name = ? AND state <> 'ended'",
+    f"""
+    SELECT {LEASE_COLUMNS} FROM lease WHERE sandbox_key = (SELECT key FROM sandbox WHERE id = ?)
+    ORDER BY generation DESC LIMIT 1
+    """,
+    f"SELECT {LEASE_COLUMNS} FROM lease WHERE name = ? ORDER BY key DESC LIMIT 1",
+)
+"""What somebody may mean by one word, the likeliest first."""
+_BEGUN = "(substr(id, 1, length(?1)) = ?1 OR substr(sandbox_id, 1, length(?1)) = ?1) ORDER BY key DESC LIMIT ?2"
+_BEGUN_WITH = (
+    f"SELECT {LEASE_COLUMNS} FROM {_LIVE_LEASES} AND {_BEGUN}",
+    f"SELECT {LEASE_COLUMNS} FROM lease WHERE state = 'ended' AND {_BEGUN}",
+)
 _USES = f"SELECT {USE_COLUMNS} FROM use JOIN lease ON lease.key = lease_key"
 _RECEIPTS = f"""
     SELECT {RECEIPT_COLUMNS} FROM receipt JOIN sandbox ON sandbox.key = sandbox_key
@@ -43,17 +62,16 @@ _CLEANED = ", ".join(f"'{state}'" for state in sorted(CLEANED))
 _NOBODYS_WORK = f"owner IS NULL AND (state IN ({_CLEANED}) OR expires_at_ms IS NOT NULL)"
 _NOBODYS_TIME = f"CASE WHEN state IN ({_CLEANED}) THEN due_at_ms ELSE max(due_at_ms, expires_at_ms) END"
 _WORK = f"""
-    SELECT {SANDBOX_COLUMNS} FROM sandbox
-    WHERE state <> 'gone' AND due_at_ms <= ?1 AND (
+    SELECT {SANDBOX_COLUMNS} FROM {_LIVE_SANDBOXES} AND due_at_ms <= ?1 AND (
         ({_NOBODYS_WORK} AND {_NOBODYS_TIME} <= ?1)
         OR (owner = ?2 AND state IN ('ending', 'doubtful'))
         OR owner IN (SELECT value FROM json_each(?3)))
     ORDER BY due_at_ms, key
 """
-_NEXT_DUE = f"SELECT min({_NOBODYS_TIME}) FROM sandbox WHERE state <> 'gone' AND {_NOBODYS_WORK}"
-_OWNERS = """
-    SELECT owner FROM sandbox WHERE state <> 'gone' AND owner IS NOT NULL
-    UNION SELECT owner FROM lease WHERE state <> 'ended' AND owner IS NOT NULL
+_NEXT_DUE = f"SELECT min({_NOBODYS_TIME}) FROM {_LIVE_SANDBOXES} AND {_NOBODYS_WORK}"
+_OWNERS = f"""
+    SELECT owner FROM {_LIVE_SANDBOXES} AND owner IS NOT NULL
+    UNION SELECT owner FROM {_LIVE_LEASES} AND owner IS NOT NULL
     UNION SELECT instance FROM use
 """
 
@@ -89,21 +107,13 @@ def lease_of(db: Connection, ref: Ref) -> LeaseRow | None:
 
 def lease(db: Connection, which: str) -> LeaseRow:
     """The lease that somebody means: see `Store.lease`."""
-    for condition in ("id = ?", "name = ?", "sandbox_id = ?"):
-        found = db.execute(
-            f"SELECT {LEASE_COLUMNS} FROM lease WHERE {condition} ORDER BY state = 'ended', key DESC LIMIT 1",
-            (which,),
-        ).fetchone()
+    for meant in _MEANT:
+        found = db.execute(meant, (which,)).fetchone()
         if found is not None:
             return lease_row(found)
     if len(which) >= _SHORTEST_BEGINNING:
-        for state in ("state <> 'ended'", "state = 'ended'"):
-            begun = db.execute(
-                f"SELECT {LEASE_COLUMNS} FROM lease WHERE {state}"
-                " AND (substr(id, 1, length(?1)) = ?1 OR substr(sandbox_id, 1, length(?1)) = ?1)"
-                " ORDER BY key DESC LIMIT ?2",
-                (which, _MOST_TOLD),
-            ).fetchall()
+        for begun_with in _BEGUN_WITH:
+            begun = db.execute(begun_with, (which, _MOST_TOLD)).fetchall()
             if len(begun) == 1:
                 return lease_row(begun[0])
             if begun:
@@ -121,7 +131,7 @@ def _unknown(db: Connection, which: str) -> LeaseUnknown:
     import difflib
 
     known: list[str] = []
-    for values in db.execute("SELECT id, name, sandbox_id FROM lease WHERE state <> 'ended'"):
+    for values in db.execute(f"SELECT id, name, sandbox_id FROM {_LIVE_LEASES}"):
         known += [value for value in values if value is not None]
     close = difflib.get_close_matches(which, known, n=3)
     return LeaseUnknown(f"there is no lease {which!r}{nearest(which, known)}", asked=which, nearest=close)
@@ -143,24 +153,25 @@ def sandboxes(
     db: Connection, states: Collection[SandboxState] | None, owners: Collection[str | None] | None
 ) -> list[SandboxRow]:
     """The rows in these states of these owners."""
-    sql = f"SELECT {SANDBOX_COLUMNS} FROM sandbox WHERE "
+    live = states is None or "gone" not in states
+    sql = f"SELECT {SANDBOX_COLUMNS} FROM {_LIVE_SANDBOXES if live else 'sandbox WHERE true'}"
     parameters: list[str] = []
-    if states is None:
-        sql += "state <> 'gone'"
-    else:
-        sql += f"state IN {_LISTED}"
+    if states is not None:
+        sql += f" AND state IN {_LISTED}"
         parameters.append(listed(states))
     if owners is not None:
         nobody = "owner IS NULL OR " if None in owners else ""
         sql += f" AND ({nobody}owner IN {_LISTED})"
         parameters.append(listed([owner for owner in owners if owner is not None]))
-    return [sandbox_row(values) for values in db.execute(f"{sql} ORDER BY key", parameters)]
+    return [sandbox_row(values) for values in db.execute(f"{sql} ORDER BY created_at_ms, key", parameters)]
 
 
 def leases(db: Connection, *, ended: bool) -> list[LeaseRow]:
     """The leases, oldest first."""
-    only = "" if ended else "WHERE state <> 'ended' "
-    return [lease_row(values) for values in db.execute(f"SELECT {LEASE_COLUMNS} FROM lease {only}ORDER BY key")]
+    found = db.execute(
+        f"SELECT {LEASE_COLUMNS} FROM {'lease' if ended else _LIVE_LEASES} ORDER BY requested_at_ms, key"
+    )
+    return [lease_row(values) for values in found]
 
 
 def uses(db: Connection, lease_id: str | None) -> list[Use]:

@@ -61,8 +61,8 @@ class SqliteStore(Store):
             path: The file; its folder exists. Two files beside it (`-wal`, `-shm`) belong to it.
             clock: What the times in the rows are taken from.
             store_id: The id that it must have, and that a new one gets; by default a new one is minted.
-            keep_gone_ms: For how long rows and receipts of gone sandboxes are kept; older ones are dropped in the
-                background. None keeps them for ever.
+            keep_gone_ms: For how long rows and receipts of gone sandboxes are kept; some hundreds of older ones are
+                dropped at each start, in the background. None keeps them for ever.
             patience_s: How long an operation waits for other processes that write at this moment.
 
         Raises:
@@ -220,7 +220,12 @@ class SqliteStore(Store):
     # --- upkeep ---
 
     async def prune(self, older_than_ms: int) -> int:
-        return await self._change(self._changes.prune, older_than_ms)
+        pruned = 0
+        while True:
+            dropped = await self._change(self._changes.prune, older_than_ms)
+            pruned += dropped
+            if dropped < self._changes.MOST_PRUNED:
+                return pruned
 
     # --- the way to the thread ---
 

@@ -318,7 +318,7 @@ class Store(Protocol):
     # --- upkeep ---
 
     async def prune(self, older_than_ms: int) -> int:
-        """Drop sandboxes that were gone before this time, with their leases and receipts.
+        """Drop sandboxes that were gone before this time, with their leases and receipts, some hundreds at once.
 
         Returns:
             How many sandboxes were dropped.
