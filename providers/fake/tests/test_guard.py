@@ -138,3 +138,30 @@ def test_a_folder_that_nobody_may_enter_goes_too(fake: Fake) -> None:
         sandbox_id = worker.acquire()
         worker.call("execute", sandboxId=sandbox_id, shell="mkdir -p a/b && touch a/b/c && chmod 0 a/b a")
         assert worker.destroy(sandbox_id) == "destroyed"
+
+
+@pytest.mark.slow
+def test_a_worker_killed_at_any_moment_of_a_command_leaves_nothing_that_runs(fake: Fake) -> None:
+    with Worker(fake) as watcher:
+        with Worker(fake) as first:
+            sandbox_id = first.acquire()
+            began = time.monotonic()
+            first.call("execute", sandboxId=sandbox_id, shell=ESCAPES)
+            took_s = time.monotonic() - began
+        for cut in range(8):
+            with Worker(fake) as worker:
+                worker.attach(sandbox_id)
+                (fake.files(sandbox_id) / "escaped").unlink(missing_ok=True)
+                worker.begin("execute", sandboxId=sandbox_id, shell=ESCAPES + "sleep 600")
+                time.sleep(took_s * cut / 6)  # the moment of the cut is what varies, and nothing is judged by it
+                worker.kill()
+            until(lambda: guards_of(fake, sandbox_id) == [], "the guard of a killed worker does not end")
+            assert running_in(fake, sandbox_id) == []
+            escaped = fake.files(sandbox_id) / "escaped"
+            if escaped.exists() and (text := escaped.read_text().strip()):
+                assert not alive(int(text))
+        assert watcher.destroy(sandbox_id) == "destroyed"
+
+
+def running_in(fake: Fake, sandbox_id: str) -> list[str]:
+    return [line for line in fake.left() if line.startswith("process ") and line.endswith(sandbox_id)]

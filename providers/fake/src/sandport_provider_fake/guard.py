@@ -116,6 +116,8 @@ class Guard:
                 fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
         message = json.loads(data)
         if "start" in message:
+            if self._is_orphaned():
+                return False  # what was asked by a worker that is gone by now must not begin
             self._start(message["start"], list(fds))
         elif "signal" in message:
             self._signal(message["signal"], message["with"])
@@ -123,6 +125,11 @@ class Guard:
             self._told_to_end = True
             signal.raise_signal(signal.SIGTERM)  # wakes the loop
         return True
+
+    def _is_orphaned(self) -> bool:
+        poll = select.poll()
+        poll.register(self._control, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def _start(self, number: int, fds: list[int]) -> None:
         with os.fdopen(fds[0], "rb") as file:
