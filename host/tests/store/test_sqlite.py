@@ -124,6 +124,17 @@ def test_what_is_gone_for_a_month_is_dropped_at_the_next_start(path: Path) -> No
     asyncio.run(main())
 
 
+def test_a_store_with_much_that_is_gone_is_cleared_of_all_of_it(path: Path) -> None:
+    async def test(store: SqliteStore) -> None:
+        await asyncio.gather(*(request(store, number) for number in range(1201)))
+        await asyncio.gather(*(store.refused(Ref(f"sp{n}"), f"le{n}", by=A, reason="r") for n in range(1201)))
+        assert (await store.counts())["gone"] == 1201
+        assert await store.prune(1 << 50) == 1201
+        assert await store.leases(ended=True) == []
+
+    run(path, test)
+
+
 # --- the thread ---
 
 

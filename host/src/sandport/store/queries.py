@@ -168,9 +168,8 @@ def sandboxes(
 
 def leases(db: Connection, *, ended: bool) -> list[LeaseRow]:
     """The leases, oldest first."""
-    found = db.execute(
-        f"SELECT {LEASE_COLUMNS} FROM {'lease' if ended else _LIVE_LEASES} ORDER BY requested_at_ms, key"
-    )
+    among = "lease" if ended else _LIVE_LEASES
+    found = db.execute(f"SELECT {LEASE_COLUMNS} FROM {among} ORDER BY requested_at_ms, key")
     return [lease_row(values) for values in found]
 
 
