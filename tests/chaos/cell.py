@@ -1,0 +1,207 @@
+"""A program in which runs are cut: it takes orders, one JSON object a line, and answers each with an account.
+
+It is the reaper of every orphan below it, so nothing that a victim left can hide by losing its parent. Each victim is
+forked from it: a process of its own for a host of its own, without the start of an interpreter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from sandport import host as _host  # noqa: F401 - imported once, here, and not by each victim
+from sandport.cli import main as _main  # noqa: F401 - likewise
+from sandport.lease import book as _book  # noqa: F401 - likewise
+from sandport.store import changes, file, queries, sqlite, writer  # noqa: F401 - likewise
+
+from .jobs import JOBS, Job
+from .place import Place, Row
+from .points import Ledger, Passed, Plan
+from .seams import Seams
+from .stock import files_left, kernel_left, processes_left
+
+PR_SET_CHILD_SUBREAPER = 36
+STAGE_WITHIN_S = 60.0
+"""A victim that takes longer says where it is, and ends."""
+
+
+class Stage(Struct, frozen=True, kw_only=True):
+    """One victim."""
+
+    job: str
+    plan: Plan | None = None
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """One run: some victims one after the other, then the next start, then the stock."""
+
+    provider: str
+    stages: tuple[Stage, ...]
+    recovers: bool = True
+    """Whether the next start cleans up; where it does not, whatever was left is found."""
+    keep: bool = False
+    """Leave the folder where it is, for a person."""
+
+
+class Account(Struct, frozen=True, kw_only=True):
+    """What came of a run."""
+
+    faults: tuple[str, ...] = ()
+    """Leftovers, and whatever else should not be."""
+    hits: tuple[bool, ...] = ()
+    """Of each victim, whether it came to its point."""
+    passed: tuple[tuple[Passed, ...], ...] = ()
+    """Of each victim, the points that it passed."""
+    double_creates: int = 0
+    double_executions: int = 0
+    rows: tuple[Row, ...] = ()
+    """The journal before the next start."""
+    folder: str = ""
+
+
+# ------------------------------------------------------------------ victims
+
+
+def victim(place: Place, order: Order, number: int, stage: Stage) -> int:
+    """Fork one; its pid."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        log = os.open(place.log(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for fd, target in ((null, 0), (log, 1), (log, 2)):
+            os.dup2(fd, target)
+        for fd in (null, log):
+            os.close(fd)
+        faulthandler.dump_traceback_later(STAGE_WITHIN_S, exit=True)
+        os.environ["TMPDIR"] = str(place.tmp)
+        job = Job(place, order.provider, number, Seams(place.ledger(number), stage.plan))
+        asyncio.run(_run(job, stage.job))
+        if stage.job == "settle":
+            job.list_all()
+        code = 0
+    except BaseException:  # noqa: BLE001 - whatever it is, it is in the log, and the code tells
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+async def _run(job: Job, name: str) -> None:
+    job.seams.install()
+    await JOBS[name](job)
+
+
+def wait_for(pid: int) -> int | None:
+    """How a victim ended; None where it was stopped to be held. Orphans that end meanwhile are reaped."""
+    while True:
+        child, status = os.waitpid(-1, os.WUNTRACED)
+        if child == pid:
+            return None if os.WIFSTOPPED(status) else status
+
+
+def how(status: int, log: Path) -> str:
+    """What went wrong with a victim, with the end of its log."""
+    tail = log.read_text(errors="replace")[-3000:]
+    return f"ended with {os.waitstatus_to_exitcode(status)}:\n{tail}"
+
+
+# ------------------------------------------------------------------ runs
+
+
+def run(order: Order, within: Path | None = None) -> Account:
+    """Do what an order says, take stock, and leave nothing."""
+    place = Place.make(within=within)
+    faults: list[str] = []
+    held: list[int] = []
+    kept: set[str] = set()
+    last = len(order.stages)
+    for number, stage in enumerate(order.stages):
+        if stage.job == "settle":
+            _end(held)
+            kept |= _kept(place)
+        pid = victim(place, order, number, stage)
+        status = wait_for(pid)
+        if status is None:
+            held.append(pid)
+            continue
+        expected = stage.plan is not None and stage.plan.who in ("host", "both") and os.WIFSIGNALED(status)
+        if status != 0 and not (expected and os.WTERMSIG(status) == signal.SIGKILL):
+            faults.append(f"victim {number} {how(status, place.log(number))}")
+    _end(held)
+    kept |= _kept(place)
+    rows = place.rows()
+    if order.recovers:
+        status = wait_for(victim(place, order, last, Stage(job="settle")))
+        if status != 0:
+            faults.append(f"the next start {'stopped' if status is None else how(status, place.log(last))}")
+    faults += processes_left(place) + kernel_left(place) + files_left(place)
+    faults += [f"said: {event.detail}" for event in place.said("fault")]
+    works = {event.sandbox for event in place.said("kept works")}
+    faults += [f"a kept lease was lost: {sandbox}" for sandbox in sorted(kept - works)] if order.recovers else []
+    faults += [f"a row is left: {row}" for row in place.rows() if row.state != "gone"]
+    account = _counted(place, order, faults, rows)
+    if not order.keep:
+        place.remove()
+    return account
+
+
+def _kept(place: Place) -> set[str]:
+    """Sandboxes that the next start must find as they are."""
+    return {row.sandbox for row in place.rows() if row.kept and row.state == "leased"}
+
+
+def _end(held: list[int]) -> None:
+    for pid in held:
+        os.kill(pid, signal.SIGKILL)
+    while held:  # in whichever order they come
+        child, status = os.waitpid(-1, 0)
+        if child in held and not os.WIFSTOPPED(status):
+            held.remove(child)
+
+
+def _counted(place: Place, order: Order, faults: list[str], rows: list[Row]) -> Account:
+    passed = [tuple(Ledger(place.ledger(number)).read()) for number in range(len(order.stages) + order.recovers)]
+    ran = place.ran()
+    for event in place.said("ran"):
+        if event.dispatched == "no" and ran[event.nonce]:
+            faults.append(f"{event.nonce} ran, and its caller was told that it did not: {event.detail}")
+        if event.how == "exited" and ran[event.nonce] != 1:
+            faults.append(f"{event.nonce} exited, and ran {ran[event.nonce]} times")
+    asked = [one.sandbox for points in passed for one in points if one.sandbox and one.point.when == "after"]
+    made = [str(line["sandboxId"]) for line in place.vendor_journal() if line["what"] in ("create", "create refused")]
+    twice = {one for created in (asked, made) for one in created if created.count(one) > 1}
+    return Account(
+        faults=tuple(faults),
+        hits=tuple(any(one.hit for one in points) for points in passed[: len(order.stages)]),
+        passed=tuple(passed),
+        double_creates=len(twice),
+        double_executions=sum(count - 1 for count in ran.values()),
+        rows=tuple(rows),
+        folder=str(place.root) if order.keep else "",
+    )
+
+
+def main() -> None:
+    """Obey until the end of input."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    for line in sys.stdin.buffer:
+        account = run(msgspec.json.decode(line, type=Order))
+        sys.stdout.buffer.write(msgspec.json.encode(account) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
