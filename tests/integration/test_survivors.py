@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -23,8 +24,10 @@ from tests.integration.stage import PATIENCE_S, ROOT, Journal, Records, alive, c
 
 pytestmark = pytest.mark.anyio
 
-DEAD = "in" + "d" * 26
-"""The instance of a host that is dead."""
+
+def new_instance() -> str:
+    """An instance id that no other test has, nor another run of the tests beside this one."""
+    return "in" + secrets.token_hex(13)
 
 
 @pytest.fixture
@@ -42,14 +45,38 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-@pytest.fixture
-def ends(journal: Journal) -> Iterator[None]:
-    """Ends what the workers of a test left on purpose."""
-    yield
+def end_all(journal: Journal, *instances: str) -> None:
+    """End whatever a test has started, also where it failed."""
+    for instance in instances:
+        for left in find(f"{instance}."):
+            signal_exactly(Identity(left.pid, left.start_ticks, boot_id(), left.token), signal.SIGKILL)
     for entry in journal:
         for pid in (entry.get("daemon"), entry.get("child")):
             if pid is not None and alive(pid):
                 os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def dead(journal: Journal) -> Iterator[str]:
+    """The instance of a host that is dead."""
+    instance = new_instance()
+    yield instance
+    end_all(journal, instance)
+
+
+@pytest.fixture
+def other(journal: Journal) -> Iterator[str]:
+    """The instance of another host."""
+    instance = new_instance()
+    yield instance
+    end_all(journal, instance)
+
+
+@pytest.fixture
+def ends(journal: Journal) -> Iterator[None]:
+    """Ends what the workers of a test left on purpose."""
+    yield
+    end_all(journal)
 
 
 def record(home: Path, identity: Identity) -> Path:
@@ -63,7 +90,7 @@ def close(process: WorkerProcess) -> None:
         os.close(fd)
 
 
-def started(command: tuple[str, ...], home: Path, instance: str = DEAD) -> WorkerProcess:
+def started(command: tuple[str, ...], home: Path, instance: str) -> WorkerProcess:
     return spawn(WorkerCommand(provider="scripted", argv=command), os.environ, instance=instance, root=home)
 
 
@@ -125,22 +152,22 @@ async def test_a_worker_that_leaves_nothing_is_said_to_have_left_nothing(open_ho
 
 @pytest.mark.usefixtures("ends")
 async def test_a_stuck_worker_of_a_dead_host_is_ended_with_its_group_and_its_daemon_is_reported(
-    home: Path, journal: Journal
+    home: Path, journal: Journal, dead: str
 ) -> None:
     """O01, O10: hashicorp/go-plugin#10, hashicorp/nomad#23969: it stayed, or a stranger was killed for it."""
     command = worker("daemonizes", "--stubborn", "--at-once", "--child", journal=journal.path)
-    process = started(command, home)
+    process = started(command, home, dead)
     await journal.until("started")
     (child,) = [entry["child"] for entry in journal.of("child")]
     (daemon,) = [entry["daemon"] for entry in journal.of("daemon")]
-    found = {survivor.pid: survivor for survivor in find(f"{DEAD}.", records_of(home, DEAD)[0])}
+    found = {survivor.pid: survivor for survivor in find(f"{dead}.", records_of(home, dead)[0])}
     assert set(found) == {process.pid, child, daemon}
     assert {pid: (one.is_worker, one.in_group) for pid, one in found.items()} == {
         process.pid: (True, True),
         child: (False, True),
         daemon: (False, False),
     }
-    left = await end_workers(home, DEAD, patience_s=0.05)
+    left = await end_workers(home, dead, patience_s=0.05)
     assert [survivor.pid for survivor in left] == [daemon]
     assert (await process.exited).signal == signal.SIGKILL
     await eventually(lambda: not alive(child))
@@ -149,10 +176,12 @@ async def test_a_stuck_worker_of_a_dead_host_is_ended_with_its_group_and_its_dae
     close(process)
 
 
-async def test_a_worker_that_ends_by_itself_is_waited_for_and_not_killed(home: Path, journal: Journal) -> None:
-    process = started(worker("well_behaved", journal=journal.path), home)
+async def test_a_worker_that_ends_by_itself_is_waited_for_and_not_killed(
+    home: Path, journal: Journal, dead: str
+) -> None:
+    process = started(worker("well_behaved", journal=journal.path), home, dead)
     await journal.until("started")
-    ending = asyncio.ensure_future(end_workers(home, DEAD, patience_s=PATIENCE_S))
+    ending = asyncio.ensure_future(end_workers(home, dead, patience_s=PATIENCE_S))
     await asyncio.sleep(0)
     os.close(process.stdin_fd)  # what the death of its host is to a worker
     assert await ending == []
@@ -162,13 +191,13 @@ async def test_a_worker_that_ends_by_itself_is_waited_for_and_not_killed(home: P
 
 
 @pytest.mark.usefixtures("ends")
-async def test_what_no_record_proves_is_reported_and_never_ended(home: Path, journal: Journal) -> None:
+async def test_what_no_record_proves_is_reported_and_never_ended(home: Path, journal: Journal, dead: str) -> None:
     """O10, hashicorp/nomad#23969, hashicorp/go-plugin PR #320: unsure means do not kill."""
-    process = started(worker("daemonizes", "--stubborn", "--at-once", journal=journal.path), home)
+    process = started(worker("daemonizes", "--stubborn", "--at-once", journal=journal.path), home, dead)
     await journal.until("started")
     for path in (home / "running").iterdir():
         path.unlink()
-    left = await end_workers(home, DEAD, patience_s=0.0)
+    left = await end_workers(home, dead, patience_s=0.0)
     assert process.pid in [survivor.pid for survivor in left]
     assert not any(survivor.is_worker or survivor.in_group for survivor in left)
     assert process.alive
@@ -177,11 +206,10 @@ async def test_what_no_record_proves_is_reported_and_never_ended(home: Path, jou
     close(process)
 
 
-async def test_another_instances_workers_are_not_touched(home: Path, journal: Journal) -> None:
-    other = "in" + "e" * 26
+async def test_another_instances_workers_are_not_touched(home: Path, journal: Journal, dead: str, other: str) -> None:
     process = started(worker("stubborn", journal=journal.path), home, other)
     await journal.until("started")
-    assert await end_workers(home, DEAD, patience_s=0.0) == []
+    assert await end_workers(home, dead, patience_s=0.0) == []
     assert process.alive
     assert [one.identity for one in records_of(home, other)[0]] == [process.identity]
     process.signal_group(signal.SIGKILL)
@@ -214,10 +242,10 @@ asyncio.run(main())
 
 
 @contextlib.contextmanager
-def host_with(home: Path, command: tuple[str, ...]) -> Iterator[subprocess.Popen[bytes]]:
+def host_with(home: Path, instance: str, command: tuple[str, ...]) -> Iterator[subprocess.Popen[bytes]]:
     """A host with one worker, whose pid it prints."""
     with subprocess.Popen(
-        [sys.executable, "-c", KILLED_HOST, str(home), DEAD, *command], cwd=ROOT, stdout=subprocess.PIPE
+        [sys.executable, "-c", KILLED_HOST, str(home), instance, *command], cwd=ROOT, stdout=subprocess.PIPE
     ) as program:
         try:
             yield program
@@ -226,15 +254,15 @@ def host_with(home: Path, command: tuple[str, ...]) -> Iterator[subprocess.Popen
 
 
 async def test_the_stuck_worker_of_a_host_that_was_killed_is_ended_by_the_next_one(
-    home: Path, journal: Journal
+    home: Path, journal: Journal, dead: str
 ) -> None:
     """O01, hashicorp/go-plugin#10, flanksource/mission-control#3185: host killed, plugin stayed."""
-    with host_with(home, worker("stubborn", journal=journal.path)) as program:
+    with host_with(home, dead, worker("stubborn", journal=journal.path)) as program:
         assert program.stdout is not None
         pid = int(program.stdout.readline())
         await journal.until("started")
     assert alive(pid)
-    assert await end_workers(home, DEAD, patience_s=0.05) == []
+    assert await end_workers(home, dead, patience_s=0.05) == []
     assert not alive(pid)
     assert os.listdir(home / "running") == []
 
@@ -243,32 +271,32 @@ async def test_the_stuck_worker_of_a_host_that_was_killed_is_ended_by_the_next_o
 
 
 async def test_a_stale_record_that_names_a_stranger_costs_the_stranger_nothing(
-    home: Path, stranger: subprocess.Popen[bytes]
+    home: Path, stranger: subprocess.Popen[bytes], dead: str
 ) -> None:
     """O10, hashicorp/nomad#23969, hashicorp/go-plugin PR #320: the pid was reused, and a stranger was killed."""
     ticks = process_start_ticks(stranger.pid)
     stale = [
-        Identity(stranger.pid, 1, boot_id(), new_token(DEAD)),  # the number was given back and taken again
-        Identity(stranger.pid, ticks, boot_id(), new_token(DEAD)),  # all but the token fits
-        Identity(stranger.pid, ticks, "another boot", new_token(DEAD)),
+        Identity(stranger.pid, 1, boot_id(), new_token(dead)),  # the number was given back and taken again
+        Identity(stranger.pid, ticks, boot_id(), new_token(dead)),  # all but the token fits
+        Identity(stranger.pid, ticks, "another boot", new_token(dead)),
     ]
     for identity in stale:
         record(home, identity)
         assert not is_running(identity)
         assert not signal_exactly(identity, signal.SIGKILL)
-    assert await end_workers(home, DEAD, patience_s=0.0) == []
+    assert await end_workers(home, dead, patience_s=0.0) == []
     assert stranger.poll() is None
     assert os.listdir(home / "running") == []
 
 
-async def test_a_process_is_signalled_only_while_everything_fits(home: Path) -> None:
-    process = started(("sleep", "600"), home)
+async def test_a_process_is_signalled_only_while_everything_fits(home: Path, dead: str) -> None:
+    process = started(("sleep", "600"), home, dead)
     await eventually(lambda: is_running(process.identity))
     identity = process.identity
     wrong = [
         Identity(identity.pid, identity.started_ticks + 1, identity.boot_id, identity.token),
         Identity(identity.pid, identity.started_ticks, "another boot", identity.token),
-        Identity(identity.pid, identity.started_ticks, identity.boot_id, new_token(DEAD)),
+        Identity(identity.pid, identity.started_ticks, identity.boot_id, new_token(dead)),
         Identity(identity.pid, identity.started_ticks, identity.boot_id, ""),
     ]
     assert not any(signal_exactly(one, signal.SIGKILL) for one in wrong)
@@ -280,15 +308,21 @@ async def test_a_process_is_signalled_only_while_everything_fits(home: Path) -> 
     close(process)
 
 
-@pytest.mark.parametrize("torn", ["", "{", '{"pid": 1}', "[]", '{"pid": "x"}', "\0" * 100])
-async def test_a_torn_record_is_cleared_away_and_blocks_nothing(home: Path, journal: Journal, torn: str) -> None:
+@pytest.mark.parametrize(
+    "torn",
+    ["", "{", '{"pid": 1}', "[]", '{"pid": "x"}', "\0" * 100],
+    ids=["empty", "half", "incomplete", "a list", "a wrong type", "zeros"],
+)
+async def test_a_torn_record_is_cleared_away_and_blocks_nothing(
+    home: Path, journal: Journal, torn: str, dead: str, other: str
+) -> None:
     """O11, hashicorp/nomad#5891, PR #7163: a stale record blocked every start."""
     (home / "running").mkdir()
-    name = new_token(DEAD)
+    name = new_token(dead)
     (home / "running" / name).write_text(torn)
-    process = started(("sleep", "600"), home, "in" + "f" * 26)
+    process = started(("sleep", "600"), home, other)
     assert len(os.listdir(home / "running")) == 2
-    assert await end_workers(home, DEAD, patience_s=0.0) == []
+    assert await end_workers(home, dead, patience_s=0.0) == []
     assert os.listdir(home / "running") == [process.identity.token]
     process.signal_group(signal.SIGKILL)
     await process.exited
@@ -296,13 +330,13 @@ async def test_a_torn_record_is_cleared_away_and_blocks_nothing(home: Path, jour
 
 
 async def test_a_stale_record_is_replaced_by_that_of_a_fresh_start(
-    home: Path, stranger: subprocess.Popen[bytes]
+    home: Path, stranger: subprocess.Popen[bytes], dead: str
 ) -> None:
     """O11, hashicorp/nomad#5891, PR #7163: a failed reattach falls through to a fresh start."""
-    stale = record(home, Identity(stranger.pid, 1, boot_id(), new_token(DEAD)))
-    await end_workers(home, DEAD, patience_s=0.0)
-    process = started(("sleep", "600"), home)
-    (fresh,) = records_of(home, DEAD)[0]
+    stale = record(home, Identity(stranger.pid, 1, boot_id(), new_token(dead)))
+    await end_workers(home, dead, patience_s=0.0)
+    process = started(("sleep", "600"), home, dead)
+    (fresh,) = records_of(home, dead)[0]
     assert not stale.exists()
     assert fresh.identity == process.identity
     told = json.loads(fresh.path.read_bytes())
@@ -315,8 +349,8 @@ async def test_a_stale_record_is_replaced_by_that_of_a_fresh_start(
     close(process)
 
 
-async def test_a_home_that_takes_no_record_does_not_keep_a_worker_from_starting(tmp_path: Path) -> None:
-    process = started(("sleep", "600"), tmp_path / "missing")
+async def test_a_home_that_takes_no_record_does_not_keep_a_worker_from_starting(tmp_path: Path, dead: str) -> None:
+    process = started(("sleep", "600"), tmp_path / "missing", dead)
     assert process.record is None
     assert process.alive
     process.signal_group(signal.SIGKILL)
@@ -324,14 +358,14 @@ async def test_a_home_that_takes_no_record_does_not_keep_a_worker_from_starting(
     close(process)
 
 
-async def test_the_token_says_whose_worker_it_is(home: Path) -> None:
+async def test_the_token_says_whose_worker_it_is(home: Path, dead: str) -> None:
     assert new_token("in1").startswith("in1.")
     assert len(new_token()) == 32
-    process = started(("sleep", "600"), home)
-    assert process.identity.token.startswith(f"{DEAD}.")
-    await eventually(lambda: [one.pid for one in find(f"{DEAD}.")] == [process.pid])
+    process = started(("sleep", "600"), home, dead)
+    assert process.identity.token.startswith(f"{dead}.")
+    await eventually(lambda: [one.pid for one in find(f"{dead}.")] == [process.pid])
     process.signal_group(signal.SIGKILL)
     await process.exited
-    assert find(f"{DEAD}.") == []
+    assert find(f"{dead}.") == []
     assert children() == []
     close(process)
