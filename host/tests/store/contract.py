@@ -1,7 +1,8 @@
 """What every store promises, whatever keeps it: a list of tests that take a store opened twice.
 
 `test_contract` runs them over each kind of store. A store that joins brings a factory that opens the same store again
-at each call, as another process would.
+at each call, as another process would. It is longer than 600 lines because it is one list, to be read as a whole by who
+writes another store.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import msgspec
 import pytest
 
 from host.tests.store.making import A, B, Books, C, lease_row, next_lease, sandbox_row
+from host.tests.store.moves import everything, make
 from sandport.store.errors import InUse, LeaseUnknown, NameTaken, Stale
-from sandport.store.records import Leased, LeaseRow, Receipt, Ref, SandboxRow, Use
-from sandport.store.states import ALL_MOVES, LEASE_MOVES, MOVES, SANDBOX_STATES, Move
-from sandport.store.store import Store
+from sandport.store.records import Leased, LeaseRow, Ref, SandboxRow
+from sandport.store.states import ALL_MOVES, LEASE_MOVES, MOVES, SANDBOX_STATES
 
 Promise = Callable[[Books], Awaitable[None]]
 PROMISES: list[Promise] = []
@@ -609,46 +610,6 @@ async def what_is_long_gone_is_dropped_with_all_that_belongs_to_it(books: Books)
 async def both_see_one_store_id(books: Books) -> None:
     assert books.a.store_id == books.b.store_id
     assert books.a.store_id.startswith("st")
-
-
-async def make(store: Store, move: Move, had: Leased, *, by: str) -> None:
-    """Call the method of a move with arguments that fit."""
-    ref, lease = had.sandbox.ref, had.lease.id
-    if move == "release" and had.sandbox.state == "leased" and had.lease.owner == by and not had.lease.kept:
-        await store.keep(lease, by=by)
-    calls: dict[Move, Callable[[], Awaitable[object]]] = {
-        "request": lambda: store.request(had.sandbox, had.lease),
-        "creating": lambda: store.creating(ref, by=by, provider_version="1", settle_ms=0),
-        "created": lambda: store.created(ref, lease, by=by, handle="h", lease_result=b"{}"),
-        "refused": lambda: store.refused(ref, lease, by=by, reason="r"),
-        "doubtful": lambda: store.doubtful(ref, by=by, reason="r"),
-        "ending": lambda: store.ending(ref, by=by, reason="r"),
-        "gone": lambda: store.gone(ref, by=by),
-        "seen": lambda: store.seen(ref, by=by),
-        "failed": lambda: store.failed(ref, by=by, error="e", due_at_ms=0),
-        "claim": lambda: store.claim(ref, by=by),
-        "use": lambda: store.use(lease, by=by),
-        "keep": lambda: store.keep(lease, by=by),
-        "release": lambda: store.release(lease, by=by),
-        "rest": lambda: store.rest(ref, lease, by=by, reason="r"),
-        "reuse": lambda: store.reuse(ref, next_lease(ref, f"{lease}-again", by), by=by),
-        "forget": lambda: store.forget(ref.sandbox_id, by=by, reason="r"),
-    }
-    await calls[move]()
-
-
-Everything = tuple[list[SandboxRow], list[LeaseRow], list[Use], list[list[Receipt]]]
-
-
-async def everything(store: Store) -> Everything:
-    """All that a store holds."""
-    sandboxes = await store.sandboxes(states=SANDBOX_STATES)
-    leases, uses, receipts = await asyncio.gather(
-        store.leases(ended=True),
-        store.uses(),
-        asyncio.gather(*(store.receipts(row.id) for row in sandboxes)),
-    )
-    return sandboxes, leases, uses, receipts
 
 
 def _with_generation(row: SandboxRow, generation: int) -> SandboxRow:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Self
 
 from sandport.clock import VirtualClock
 from sandport.store.records import Leased, LeaseRow, Ref, SandboxRow, SandboxState
+from sandport.store.sqlite import SqliteStore
 from sandport.store.store import Store
 
 A, B, C = "in-a", "in-b", "in-c"
@@ -141,3 +144,21 @@ class Books:
     async def whats(self, ref: Ref) -> list[str]:
         """What its receipts say was done."""
         return [receipt.what for receipt in await self.a.receipts(ref.sandbox_id)]
+
+
+def run(path: Path, test: Callable[[SqliteStore], Awaitable[None]], *, patience_s: float = 20.0) -> None:
+    """A test on a store that is open for its time."""
+
+    async def main() -> None:
+        store = await SqliteStore.open(path, clock=VirtualClock(), patience_s=patience_s)
+        try:
+            await test(store)
+        finally:
+            await store.aclose()
+
+    asyncio.run(main())
+
+
+async def request(store: SqliteStore, number: int | str) -> None:
+    """A sandbox that A asks for."""
+    await store.request(sandbox_row(f"sp{number}"), lease_row(f"le{number}", f"sp{number}"))

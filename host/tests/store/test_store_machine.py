@@ -17,9 +17,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from host.tests.store.contract import everything
 from host.tests.store.making import A, B, C, lease_row, next_lease, sandbox_row
 from host.tests.store.model import ModelStore
+from host.tests.store.moves import everything
 from sandport.clock import VirtualClock
 from sandport.store.errors import InUse, LeaseUnknown, NameTaken, Stale
 from sandport.store.records import Ref, Use
