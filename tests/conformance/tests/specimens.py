@@ -7,6 +7,7 @@ from typing import Any
 
 from sandport_conformance.mutants.healthy import Call, Healthy, Json
 from sandport_conformance.mutants.leases import Leases
+from sandport_conformance.mutants.places import Guard, Place
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -34,7 +35,11 @@ class NeedsToken(Healthy):
 
 
 class KeepsSandboxes(Healthy):
-    """Says that it destroyed a sandbox, and keeps it."""
+    """Says that it destroyed a sandbox, and keeps it for good."""
+
+    class guard_class(Guard):  # noqa: N801 - it is the attribute of this name
+        def after_grace(self, place: Place) -> bool:
+            return False
 
     class leases_class(Leases):  # noqa: N801 - it is the attribute of this name
         def destroy_lease(self, call: Call) -> Json:

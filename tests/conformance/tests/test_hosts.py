@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -63,6 +64,28 @@ def test_a_spoilt_line_and_a_false_count_are_judged_and_reported(tmp_path: Path)
         ("FRAME-16/debug", "pass"),
         ("CMD-20/low", "pass"),
     ]
+
+
+def test_the_report_on_a_host_is_written_for_machines_and_for_people(tmp_path: Path) -> None:
+    junit, html = tmp_path / "host.xml", tmp_path / "host.html"
+    written = ["--junit", str(junit), "--html", str(html)]
+    assert main(["host", "--only", "CMD-20/low", *written, "--", "/bin/true"]) == 1
+    suite = ET.fromstring(junit.read_text(encoding="utf-8"))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors"), suite.get("skipped")) == tuple("1100")
+    (failure,) = suite.iter("failure")
+    assert (failure.get("message") or "").startswith("the host gave no answer")
+    page = html.read_text(encoding="utf-8")
+    assert "<td>CMD-20/low</td>" in page
+    assert "the host gave no answer" in page
+
+
+def test_a_check_of_a_host_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "PING-4"]) == 0
+    told = capsys.readouterr().out
+    assert "PING-4  (a host, MUST)" in told
+    assert "sandport-conformance host --only PING-4" in told
+    assert main(["explain", "FRAME-1"]) == 0  # it binds both, and each has its story
+    assert "a host" not in capsys.readouterr().out
 
 
 def test_a_host_that_hangs_or_says_nothing_fails_and_is_no_fault_of_the_kit() -> None:

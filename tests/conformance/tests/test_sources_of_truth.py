@@ -13,7 +13,7 @@ from sandport_conformance.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[3]
 KIT = ROOT / "tests/conformance"
-JUDGED_LEVELS = ("L0", "L1", "L2", "L3")
+JUDGED_LEVELS = ("L0", "L1", "L2", "L3", "L4")
 
 
 def exceptions() -> list[dict[str, Any]]:

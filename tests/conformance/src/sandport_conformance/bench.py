@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,7 @@ class Bench:
         self._shared: Session | None = None
         self._shared_sandbox: Sandbox | None = None
         self._told: dict[object, _Told] = {}
-        self._closed: list[Session] = []
+        self._ended_at: dict[Session, float] = {}
         self._released: list[Session] = []
         self._left: list[str] = []
         self._toured: set[bool] = set()
@@ -166,19 +167,25 @@ class Bench:
             self._end(self._shared)
             self._shared = None
 
-    def close(self, session: Session) -> None:
-        """End a worker and everything that it started, by force in the end."""
-        self._end(session)
+    def close(self, *sessions: Session) -> None:
+        """End workers and everything that they started, by force in the end; they have their graces together."""
+        for session in sessions:
+            self._end(session)
+        for session in sessions:
+            self._release(session)
+
+    def _release(self, session: Session) -> None:
         if session in self._released:
             return
         self._released.append(session)
-        for survivor in session.process.release(grace_s=_ORPHAN_GRACE_MS / 1000 + self.times.moment_s * 5):
+        grace_s = _ORPHAN_GRACE_MS / 1000 + self.times.moment_s * 5 - (time.monotonic() - self._ended_at[session])
+        for survivor in session.process.release(grace_s=max(0.0, grace_s)):
             self._left.append(f"process {survivor.pid} outlived its worker: {survivor.command}")
 
     def _end(self, session: Session) -> None:
-        if session not in self._closed:
-            self._closed.append(session)
+        if session not in self._ended_at:
             session.process.end(eof_s=self.times.moment_s * 10, term_s=self.times.moment_s * 10)
+            self._ended_at[session] = time.monotonic()
             session.pump(lambda: True, 0)
 
     # -------------------------------------------------------------- sandboxes
@@ -296,8 +303,7 @@ class Bench:
                     left.append(f"what is left could not be listed: {failure}")
         finally:
             self._shared = None
-            for session in self.record_sessions:
-                self.close(session)
+            self.close(*self.record_sessions)
             shutil.rmtree(self._state_dir, ignore_errors=True)
         return [self.masker.text(text) for text in left + self._left]
 

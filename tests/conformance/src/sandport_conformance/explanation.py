@@ -6,6 +6,8 @@ import textwrap
 
 from .catalogue import find
 from .declaration import Check, Needs, Uses
+from .hosting.declaration import HostCheck, every_host_check
+from .outcomes import Misuse
 
 _PROCESSES = {
     Uses.SHARED: "the shared worker, which must serve on",
@@ -15,12 +17,19 @@ _PROCESSES = {
 
 
 def explain(name: str) -> str:
-    """The story of a check, or of every check of a requirement.
+    """The story of a check, or of every check of a requirement: those of workers, then those of hosts.
 
     Raises:
         Misuse: There is none of this name.
     """
-    return "\n".join(_story(check) for check in find(name))
+    of_hosts = [check for check in every_host_check() if name in (check.id, check.requirement.id)]
+    try:
+        stories = [_story(check) for check in find(name)]
+    except Misuse:
+        if not of_hosts:
+            raise
+        stories = []
+    return "\n".join([*stories, *map(_host_story, of_hosts)])
 
 
 def _story(check: Check) -> str:
@@ -43,7 +52,23 @@ def _story(check: Check) -> str:
         ("also shows", ", ".join(requirement.id for requirement in check.also)),
         ("known to catch", "\n".join(caught)),
     ]
-    lines = [f"{check.id}  ({check.level}, {check.severity}{'' if check.scored else ', not scored'})"]
+    return _told(f"{check.id}  ({check.level}, {check.severity}{'' if check.scored else ', not scored'})", parts)
+
+
+def _host_story(check: HostCheck) -> str:
+    parts = [
+        ("clause", check.requirement.clause),
+        ("passes when", check.title),
+        ("fails when a host", check.broken),
+        ("seen in", check.source),
+        ("also shows", ", ".join(requirement.id for requirement in check.also)),
+        ("run with", f"sandport-conformance host --only {check.id} -- HOST COMMAND"),
+    ]
+    return _told(f"{check.id}  (a host, {check.severity})", parts)
+
+
+def _told(head: str, parts: list[tuple[str, str]]) -> str:
+    lines = [head]
     for label, text in parts:
         if text:
             lines.append(f"  {label}:")

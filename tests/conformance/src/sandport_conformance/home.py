@@ -63,7 +63,7 @@ class Home:
         if not self._used:
             return
         try:
-            left = self.clear()
+            left = self.clear(patient=error is None)
         except (Failed, NotStarted) as failure:
             left = [str(failure)]
         if not left:
@@ -136,8 +136,13 @@ class Home:
                 return found
         raise Failed(f"a list does not end: after {_MOST_PAGES} pages nextCursor is {cursor!r:.100}")
 
-    def end(self, session: Session, sandbox_id: str) -> str:
+    def end(self, session: Session, sandbox_id: str, *, patient: bool = True) -> str:
         """End a sandbox as a host's clean-up does: by the list, an attach where there is something, a destroy.
+
+        Args:
+            session: The worker that ends it.
+            sandbox_id: Which.
+            patient: Whether one that cannot be reached is tried again.
 
         Returns:
             What is wrong; empty once it is not listed any more.
@@ -152,17 +157,18 @@ class Home:
             answer = session.answer(session.request("destroyLease", {"sandboxId": sandbox_id})).body
             outcome = answer.get("result", answer.get("error"))
             said = f"{sandbox_id} attaches as {state!r}, destroyLease answers {outcome!r:.150}"
-            if state != "unreachable":
+            if state != "unreachable" or not patient:
                 # Whatever it said, it had its way: what is on the list now will stay there.
                 return f"{said}, and it is listed" if sandbox_id in self.listed(session, sandbox_id) else ""
             time.sleep(_LOOK_S)
         return said
 
-    def clear(self) -> list[str]:
-        """End everything of this store; what could not be."""
+    def clear(self, *, patient: bool) -> list[str]:
+        """End everything of this store; what could not be, with the reason."""
         alive = [one for one in self._sessions if one.alive() and not one.process.out_ended]
         session = alive[-1] if alive else self.worker()
-        return [wrong for sandbox_id in self.listed(session) if (wrong := self.end(session, sandbox_id))]
+        ended = [self.end(session, sandbox_id, patient=patient) for sandbox_id in self.listed(session)]
+        return [wrong for wrong in ended if wrong]
 
 
 def kill(*sessions: Session) -> None:

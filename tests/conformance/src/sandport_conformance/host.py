@@ -194,6 +194,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--only", action="extend", nargs="+", default=[], metavar="ID", help="only these checks")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the report as JSON")
+    parser.add_argument("--junit", type=Path, metavar="OUT", help="write the report as JUnit XML")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write the report as one page")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the table of memory")
     parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="multiply every time limit")
     parser.add_argument("--list", action="store_true", help="list the checks and judge nothing")
@@ -211,6 +213,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if chosen.json:
         chosen.json.write_text(report.to_json(), encoding="utf-8")
+    if chosen.junit:
+        from .host_report import to_junit
+
+        chosen.junit.write_text(to_junit(report), encoding="utf-8")
+    if chosen.html:
+        from .host_report import to_html
+
+        chosen.html.write_text(to_html(report), encoding="utf-8")
     if report.measured:
         sys.stdout.write("\n" + table(report.measured))
     if chosen.write and not report.faults and not chosen.only:

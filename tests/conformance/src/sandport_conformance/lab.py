@@ -190,8 +190,7 @@ class Lab:
                 self._bench.note(f"{self._check.id} left sandbox {sandbox.id}: {failure}")
         for session in self._own:
             session.process.close_input()  # all of them at once, so that their ends overlap
-        for session in self._own:
-            self._bench.close(session)
+        self._bench.close(*self._own)
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -22,7 +22,7 @@ def to_junit(report: Report) -> str:
     ]
     suite = ET.Element(
         "testsuite",
-        name=_clean(f"sandport-conformance {report.worker[0]}".strip()),
+        name=clean(f"sandport-conformance {report.worker[0]}".strip()),
         tests=str(len(cases)),
         failures=str(sum(case.find("failure") is not None for case in cases)),
         errors=str(sum(case.find("error") is not None for case in cases)),
@@ -32,7 +32,7 @@ def to_junit(report: Report) -> str:
     )
     properties = ET.SubElement(suite, "properties")
     for name, value in (("summary", report.summary), ("seed", report.seed), ("kit", report.kit_version)):
-        ET.SubElement(properties, "property", name=name, value=_clean(str(value)))
+        ET.SubElement(properties, "property", name=name, value=clean(str(value)))
     suite.extend(cases)
     ET.indent(suite)
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
@@ -43,13 +43,13 @@ def _case(result: Result) -> ET.Element:
     case = ET.Element("testcase", classname=check.level, name=check.id, time=f"{result.duration_s:.3f}")
     if result.verdict is Verdict.BAD:
         kind = result.outcome.value if result.outcome is not Outcome.PASS else "known failure that passes"
-        failure = ET.SubElement(case, "failure", message=_clean(result.reason), type=kind)
-        failure.text = _clean(_story(result))
+        failure = ET.SubElement(case, "failure", message=clean(result.reason), type=kind)
+        failure.text = clean(_story(result))
     elif result.outcome is Outcome.NOT_APPLICABLE:
-        ET.SubElement(case, "skipped", message=_clean(f"not applicable: {result.reason}"))
+        ET.SubElement(case, "skipped", message=clean(f"not applicable: {result.reason}"))
     elif result.verdict is not Verdict.GOOD:
         text = f"{result.verdict}: {result.reason}{' - ' + result.known if result.known else ''}"
-        ET.SubElement(case, "skipped", message=_clean(text))
+        ET.SubElement(case, "skipped", message=clean(text))
     return case
 
 
@@ -63,11 +63,11 @@ def _story(result: Result) -> str:
 
 
 def _bad(group: str, name: str, message: str, text: str, *, kind: str = "failure") -> ET.Element:
-    case = ET.Element("testcase", classname=group, name=_clean(name), time="0")
-    ET.SubElement(case, kind, message=_clean(message), type=kind).text = _clean(text)
+    case = ET.Element("testcase", classname=group, name=clean(name), time="0")
+    ET.SubElement(case, kind, message=clean(message), type=kind).text = clean(text)
     return case
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """What XML cannot hold, spelled out."""
     return _NOT_XML.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from sandport_conformance.declaration import Uses, check
 from sandport_conformance.lab import Lab
 from sandport_conformance.messages import Message, same_id
-from sandport_conformance.outcomes import Failed, expect
+from sandport_conformance.outcomes import Failed, WorkerGone, expect
 from sandport_conformance.session import Session
+
+from .l0_messages import expect_refusals
 
 SEPARATORS = "a\u2028b\u2029c\u0085d"
 """What some line readers take for an end of line, and the wire does not; a string of JSON may hold them as they are."""
+
+
+def _has_id(request_id: str, message: Message) -> bool:
+    return same_id(message.body.get("id"), request_id)
 
 
 def strays(session: Session) -> list[Message]:
@@ -45,15 +53,26 @@ def every_line_is_a_message(lab: Lab) -> None:
 )
 def only_a_line_feed_ends_a_frame(lab: Lab) -> None:
     """A message that contains other line separators is read as one message."""
-    worker = lab.worker
     # A carriage return is white space between two members, and no end either.
-    worker.send_line('{"jsonrpc":"2.0",\r"id":"' + SEPARATORS + '","method":"ping","params":{}}')
-    answer = worker.wait(
-        lambda message: same_id(message.body.get("id"), SEPARATORS),
-        "answer to a ping whose id has line separators in it",
-        timeout_s=lab.times.answer_s,
-    )
-    expect("result" in answer.body, f"the ping was refused: {answer.body.get('error')!r:.200}")
+    sent = {
+        "a carriage return": ("with a return", '{"jsonrpc":"2.0",\r"id":"with a return","method":"ping","params":{}}'),
+        "U+2028, U+2029 and U+0085": (SEPARATORS, '{"jsonrpc":"2.0","id":"' + SEPARATORS + '","method":"ping"}'),
+    }
+    wrong = []
+    for what, (request_id, line) in sent.items():
+        lab.worker.send_line(line)
+        try:
+            answer = lab.worker.wait(
+                partial(_has_id, request_id),
+                f"answer to a ping that has {what} in it",
+                timeout_s=lab.times.answer_s,
+            )
+            expect("result" in answer.body, f"a ping with {what} was refused: {answer.body.get('error')!r:.200}")
+        except WorkerGone:
+            raise
+        except Failed as failure:
+            wrong.append(str(failure))
+    expect(not wrong, "; ".join(wrong))
 
 
 @check(
@@ -82,11 +101,8 @@ def a_blank_line_is_ignored(lab: Lab) -> None:
 )
 def a_bad_line_is_one_error(lab: Lab) -> None:
     """A line that is no JSON is answered with ParseFailed and id null, and the next one is served."""
-    for line in (b"this is no JSON", b'{"jsonrpc":"2.0","id":1,', b"\xff\xfe", b'{"a":NaN}'):
-        seen = len(lab.worker.messages)
-        lab.worker.send_line(line)
-        lab.worker.error_of(None, "ParseFailed", after=seen)
-        lab.worker.ping()
+    lines = (b"this is no JSON", b'{"jsonrpc":"2.0","id":1,', b"\xff\xfe", b'{"a":NaN}')
+    expect_refusals(lab.worker, [(line, None) for line in lines], "ParseFailed")
 
 
 @check(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sandport_conformance import schema
 from sandport_conformance.declaration import Needs, Uses, check
 from sandport_conformance.lab import Lab
 from sandport_conformance.messages import Message
-from sandport_conformance.outcomes import expect
+from sandport_conformance.outcomes import Failed, TimedOut, WorkerGone, expect
 from sandport_conformance.sandbox import output_of
 from sandport_conformance.schema import Json
 from sandport_conformance.session import Session, encode
@@ -52,13 +54,39 @@ def answers_since(worker: Session, seen: int) -> list[Message]:
     return [message for message in worker.messages[seen:] if message.kind == "answer" and not message.answers(pong)]
 
 
-def expect_one_refusal(worker: Session, line: bytes, condition: str, *, own_id: str | None = None) -> None:
+def expect_refusals(worker: Session, lines: Iterable[tuple[bytes, str | None]], condition: str) -> None:
+    """Send lines, each with the id that can be read in it: each gets one error; the failure tells of all that do not.
+
+    Raises:
+        Failed: Some were not refused so.
+        WorkerGone: It ended; what came before is told too.
+    """
+    wrong: list[str] = []
+    patience_s = worker.times.answer_s
+    for line, own_id in lines:
+        try:
+            expect_one_refusal(worker, line, condition, own_id=own_id, timeout_s=patience_s)
+        except WorkerGone as gone:
+            raise WorkerGone("; ".join([*wrong, str(gone)])) from gone
+        except TimedOut as silence:
+            wrong.append(str(silence))
+            patience_s = worker.times.moment_s  # a worker that was silent once is not waited for again
+        except Failed as failure:
+            wrong.append(str(failure))
+    if wrong:
+        raise Failed("; ".join(wrong))
+
+
+def expect_one_refusal(
+    worker: Session, line: bytes, condition: str, *, own_id: str | None = None, timeout_s: float | None = None
+) -> None:
     """Send a line; exactly one error comes, of this condition, whose id is null or the line's own."""
     seen = len(worker.messages)
     shown = f"{line[:100]!r}"
     worker.send_line(line)
     wanted = f"answer to {shown}"
-    worker.wait(lambda message: message.kind == "answer", wanted, timeout_s=worker.times.answer_s, after=seen)
+    limit_s = worker.times.answer_s if timeout_s is None else timeout_s
+    worker.wait(lambda message: message.kind == "answer", wanted, timeout_s=limit_s, after=seen)
     answers = answers_since(worker, seen)
     expect(len(answers) == 1, f"{shown} should be answered with one error, but {len(answers)} answers came")
     body = answers[0].body
@@ -97,8 +125,7 @@ def gist(method: str, result: Json) -> object:
 )
 def json_that_is_no_message_is_refused(lab: Lab) -> None:
     """JSON that is no request and no notification is answered InvalidRequest."""
-    for line, own_id in NO_MESSAGES:
-        expect_one_refusal(lab.worker, line.encode(), "InvalidRequest", own_id=own_id)
+    expect_refusals(lab.worker, [(line.encode(), own_id) for line, own_id in NO_MESSAGES], "InvalidRequest")
 
 
 @check(
@@ -112,8 +139,8 @@ def a_batch_is_refused_as_a_whole(lab: Lab) -> None:
     """An array is answered with one InvalidRequest, and nothing in it is served."""
     ping = '{"jsonrpc":"2.0","id":"in a batch","method":"ping"}'
     note = '{"jsonrpc":"2.0","method":"initialized"}'
-    for line in ("[]", f"[{ping}]", f" [{ping},{ping}]", f"[{note}]", "[1,2]", "[[]]"):
-        expect_one_refusal(lab.worker, line.encode(), "InvalidRequest")
+    batches = ("[]", f"[{ping}]", f" [{ping},{ping}]", f"[{note}]", "[1,2]", "[[]]")
+    expect_refusals(lab.worker, [(line.encode(), None) for line in batches], "InvalidRequest")
 
 
 @check(
@@ -124,9 +151,8 @@ def a_batch_is_refused_as_a_whole(lab: Lab) -> None:
 )
 def an_odd_id_is_refused(lab: Lab) -> None:
     """A request whose id is neither string nor integer is answered InvalidRequest with id null."""
-    for text in NO_IDS:
-        line = filled('{"jsonrpc":"2.0","id":%,"method":"ping","params":{}}', text)
-        expect_one_refusal(lab.worker, line.encode(), "InvalidRequest")
+    lines = [filled('{"jsonrpc":"2.0","id":%,"method":"ping","params":{}}', text) for text in NO_IDS]
+    expect_refusals(lab.worker, [(line.encode(), None) for line in lines], "InvalidRequest")
 
 
 @check(

@@ -126,7 +126,7 @@ class AttachesItsOwn(Remembers):
         return super().attach_lease(call)
 
 
-@mutant("LEASE-10/attach", "LEASE-21/crash", "LEASE-21/order")
+@mutant("LEASE-10/attach")
 class KeepsHandlesInMemory(Healthy):
     """Has handles that mean something only to the worker that gave them."""
 

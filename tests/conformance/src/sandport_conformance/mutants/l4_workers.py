@@ -206,7 +206,7 @@ class NoStrays(Guard):
         return False
 
 
-@mutant("LEASE-22/daemon", "LEASE-22/earlier", "LEASE-24/destroy")
+@mutant("LEASE-22/daemon", "LEASE-22/earlier")
 class EndsGroupsOnly(Healthy):
     """Destroys a sandbox and leaves what has left its group, or was started by another worker."""
 
@@ -216,9 +216,6 @@ class EndsGroupsOnly(Healthy):
 
 class AnswersAnyway(Leases):
     """Tells the end of a program whose sandbox has ended like any other."""
-
-    def execute(self, call: Call) -> Json:
-        return super().execute(call)
 
     def check_sandbox(self, params: Json, program) -> None:  # type: ignore[no-untyped-def]
         pass
@@ -238,7 +235,7 @@ class KeepsNoTime(Guard):
         pass
 
 
-@mutant("LEASE-26/ends", "LEASE-26/alone")
+@mutant("LEASE-26/ends")
 class DoesNotExpire(Healthy):
     """Says when a sandbox ends, and lets it live."""
 
@@ -289,7 +286,7 @@ class FilesExpire(Guard):
         place.remove()
 
 
-@mutant("LEASE-26/ends", "LEASE-26/alone")
+@mutant("LEASE-26/ends")
 class ExpiresFilesOnly(Healthy):
     """Removes the files of an expired sandbox, and leaves what runs."""
 
