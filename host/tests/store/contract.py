@@ -1,8 +1,9 @@
 """What every store promises, whatever keeps it: a list of tests that take a store opened twice.
 
 `test_contract` runs them over each kind of store. A store that joins brings a factory that opens the same store again
-at each call, as another process would. It is longer than 600 lines because it is one list, to be read as a whole by who
-writes another store.
+at each call, as another process would.
+
+Why so long: it is one list, to be read as a whole by whoever writes another store.
 """
 
 from __future__ import annotations
@@ -482,6 +483,7 @@ async def a_failed_attempt_is_nobodys_and_due_later(books: Books) -> None:
         row = await books.a.sandbox(had.sandbox.id)
         assert row is not None
         assert (row.state, row.owner, row.attempts, row.last_error) == (state, None, 1, "vendor is down")
+        assert (await books.a.lease(had.lease.id)).owner == (None if state == "creating" else A)
         assert await books.a.next_due_ms() == later_ms
         assert await books.b.work(later_ms - 1, by=B) == []
         assert [row.id for row in await books.b.work(later_ms, by=B)] == [row.id]
