@@ -129,6 +129,9 @@ async def a_sandbox_at_rest_is_leased_again_as_the_next_generation(books: Books)
     with pytest.raises(Stale) as stale:
         await books.a.ending(first.sandbox.ref, by=A, reason="the first one's owner wakes up late")
     assert stale.value.row == row
+    with pytest.raises(Stale):
+        await books.b.rest(row.ref, first.lease.id, by=B, reason="the wrong lease")
+    assert await books.a.sandbox(row.id) == row
     assert [use.instance for use in await books.a.uses()] == [B]
 
 
