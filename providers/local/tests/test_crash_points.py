@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -14,7 +15,16 @@ import pytest
 
 from providers.local.tests import stepping
 from providers.local.tests.leases import Lease, unique_sleep
-from providers.local.tests.machine import arguments_of, entries, environment_of, pids, state_of, until, wait_for_end
+from providers.local.tests.machine import (
+    PATIENCE_S,
+    arguments_of,
+    entries,
+    environment_of,
+    pids,
+    state_of,
+    until,
+    wait_for_end,
+)
 from sandport_provider_local.provider import LocalProvider
 from sandport_sdk.testing import HostInMemory, new_id
 from sandport_sdk.v1 import Limits, errors, types
@@ -41,6 +51,7 @@ def stepper() -> Iterator[Order]:
     def order(**what: Any) -> dict[str, Any]:
         into.write(json.dumps(what) + "\n")
         into.flush()
+        assert select.select([out], [], [], PATIENCE_S)[0], "the worker hangs"
         answer: dict[str, Any] = json.loads(out.readline())
         assert answer["killed"], answer["step"]
         return answer
@@ -173,7 +184,7 @@ async def test_a_destroy_that_is_killed_before_any_step_is_finished_by_a_repeat(
     stepper: Order, host: HostInMemory, state_dir: Path, before: Callable[[int], None], attached: bool
 ) -> None:
     word = unique_sleep()
-    for number in range(MOST_STEPS):
+    for number in (*range(25), *range(25, MOST_STEPS, 3)):  # From there on it is one removal after another.
         lease = await Lease.acquire(host, state_dir, keep=True)
         await lease.sh(f"mkdir -p a/b; touch a/b/c; echo whole > z; setsid -f sleep {word} >/dev/null 2>&1")
         before(lease.init)
@@ -183,7 +194,8 @@ async def test_a_destroy_that_is_killed_before_any_step_is_finished_by_a_repeat(
             state = (await lease.attach()).state
             assert state in {"attached", "gone"}
             if state == "attached":
-                assert (await lease.sh("test -e a/b/c && cat z")).stdout.data == b"whole\n", "nothing was removed yet"
+                whole = "test -e a/b/c && test -d $TMPDIR && cat z"
+                assert (await lease.sh(whole)).stdout.data == b"whole\n", "nothing was removed yet"
         elif lease.path.exists():
             assert await listed(host) == {lease.id}
         assert await lease.destroy() in {"destroyed", "gone"}

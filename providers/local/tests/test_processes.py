@@ -1,5 +1,6 @@
 """startProcess and its three companions: input under back-pressure, output by offset, terminals."""
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from providers.local.tests.leases import Lease, unique_sleep
-from providers.local.tests.machine import running, started, state_of
+from providers.local.tests.machine import children_of, running, started, state_of, until
 from sandport_provider_local.provider import LocalProvider
 from sandport_sdk.testing import HostInMemory
 from sandport_sdk.v1 import Limits, errors, types
@@ -63,6 +64,22 @@ async def test_following_can_stop_and_go_on_without_a_gap_or_a_repeat(lease: Lea
     await lease.write("p", b"go\n").result()
     assert (await second.result()).exit_code == 0
     assert first.stdout + second.stdout == b"one\ntwo\n"
+
+
+async def test_the_end_of_an_output_is_seen_also_while_nobody_has_room_for_what_came_before_it(
+    slow: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of file has no bytes; a consumer that is late says nothing about who holds the stream."""
+    monkeypatch.setattr("sandport_provider_local.command.DRAIN_S", 0.0)
+    size = WINDOW + 30_000
+    request = slow.start("head", "-c", str(size), "/dev/zero", live=True)
+    await request.received("stdout", WINDOW)
+    await asyncio.to_thread(until, lambda: children_of(slow.init) == [], "the command has ended")
+    assert (await slow.run("true")).exit_code == 0, "its worker has heard of that"
+    assert not request.ended
+    request.give_credit("stdout", size)
+    result = await request.result()
+    assert (result.stdout.total_bytes, result.stdout.end, request.end_of("stdout")) == (size, "seen", "seen")
 
 
 async def test_only_one_call_follows_at_a_time(lease: Lease) -> None:

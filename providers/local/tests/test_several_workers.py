@@ -14,6 +14,7 @@ from providers.local.tests.leases import Lease, unique_sleep
 from providers.local.tests.machine import (
     arguments_of,
     children_of,
+    descriptors_of,
     entries,
     environment_of,
     pids,
@@ -191,18 +192,25 @@ def test_attaches_by_three_workers_at_once_start_one_init(start: Start, state_di
 
 
 @pytest.mark.anyio
-async def test_attaches_by_one_worker_at_once_are_one(lease: Lease, state_dir: Path) -> None:
+async def test_attaches_by_one_worker_at_once_cost_no_command_that_the_first_one_let_in(
+    lease: Lease, state_dir: Path
+) -> None:
     async with HostInMemory(LocalProvider, state_dir=state_dir) as other:
         there = lease.seen_by(other)
-        before = len(os.listdir("/proc/self/fd"))
+        before = len(descriptors_of(os.getpid()))
         await there.attach()
-        one = len(os.listdir("/proc/self/fd")) - before
+        one = len(descriptors_of(os.getpid())) - before
         await there.destroy()
         again = await Lease.acquire(lease.host, state_dir)
         there = again.seen_by(other)
-        before = len(os.listdir("/proc/self/fd"))
-        await asyncio.gather(*(there.attach() for _ in range(10)))
-        assert len(os.listdir("/proc/self/fd")) - before == one
+        before = len(descriptors_of(os.getpid()))
+        attaches = [asyncio.ensure_future(there.attach()) for _ in range(20)]
+        done, _ = await asyncio.wait(attaches, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) < len(attaches)
+        request = there.start("sh", "-c", "sleep 0.1; exit 3")
+        assert {(await attach).state for attach in attaches} == {"attached"}
+        assert (await request.result()).exit_code == 3
+        assert len(descriptors_of(os.getpid())) - before == one
         await there.destroy()
 
 

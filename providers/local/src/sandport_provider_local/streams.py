@@ -302,9 +302,12 @@ class Output:
                 left = PIPE_BYTES if self.name == "pty" else readable_bytes(self._fd)
             else:
                 left -= size
+        if left <= 0 and self.name != "pty" and not readable_bytes(self._fd):
+            self._read(1)  # The end of file takes no room, so a follower without credit is no reason not to see it.
 
     def hold(self) -> None:
-        """Stop reading for the command: something else holds the stream."""
+        """Stop reading for the command: what is there now is still its own, then something else holds the stream."""
+        self.read_written()
         if self.end is None:
             self._finish("heldOpen")
 
