@@ -30,6 +30,8 @@ class Size(Struct, frozen=True, kw_only=True):
     large_calls: int = 3
     acquires: int = 1500
     requests: int = 100
+    idle_leases: int = 200
+    idle_workers: int = 10
     starts: int = 3
     commands: int = 30
     streams: int = 2
@@ -47,6 +49,8 @@ QUICK = Size(
     large_calls=1,
     acquires=100,
     requests=10,
+    idle_leases=10,
+    idle_workers=2,
     starts=1,
     commands=3,
     streams=1,

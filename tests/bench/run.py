@@ -22,6 +22,7 @@ from tests.bench.rounds import FULL, QUICK, Record, Trial, measure
 from tests.bench.rows_calls import OpenCalls, SequentialCalls
 from tests.bench.rows_commands import Commands, Streams
 from tests.bench.rows_files import Files
+from tests.bench.rows_memory import HostMemory
 from tests.bench.rows_starts import Imports, Starts
 from tests.bench.rows_store import Store
 from tests.bench.table import document, table
@@ -35,6 +36,7 @@ TRIALS: tuple[Trial, ...] = (
     Streams(),
     Imports(),
     Store(),
+    HostMemory(),
     Files(),
 )
 
