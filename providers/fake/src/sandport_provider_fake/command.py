@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import tempfile
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from sandport_sdk.v1 import errors, types, unpack
@@ -299,8 +298,9 @@ def input_file(data: bytes) -> BinaryIO:
     """A file that holds a command's whole input: the command reads it when it likes, and nobody has to feed it."""
     if not data:
         return open(os.devnull, "rb")
-    file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    file = os.fdopen(os.memfd_create("input", os.MFD_CLOEXEC), "wb+")
     file.write(data)
+    file.flush()
     file.seek(0)
     return file
 
