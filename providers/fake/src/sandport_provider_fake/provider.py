@@ -181,7 +181,11 @@ class FakeProvider(Provider):
         await self._hide(record, passage)
         if passage.find(orders.HalfCreate) is not None:
             raise errors.Unavailable("the vendor broke off the create", dispatched="unknown")
-        self._vendor.make_files(record)
+        try:
+            self._vendor.make_files(record)
+        except errors.WireError:
+            await self._vendor.end(record, why="destroyed")
+            raise
         await passage.at("after-files")
         await self._hide(record, passage)
         ready = await self._vendor.change(record.sandbox_id, state="ready")
