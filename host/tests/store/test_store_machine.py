@@ -121,7 +121,7 @@ class StoreAndModel(RuleBasedStateMachine):
         state = self.model.sandboxes[ref.sandbox_id].state if ref.sandbox_id in self.model.sandboxes else None
         by = owner if honest and owner is not None else by
         lease_id = self.lease_of(ref, pick, honest=honest > 0)
-        if stale == 0:
+        if stale == 0 or (ref.generation > 1 and stale < 4):
             ref = Ref(ref.sandbox_id, ref.generation - 1)
         force, counts = choose.draw(st.tuples(st.booleans(), st.booleans()), label="force, counts")
         dead, due_at_ms = frozenset(self.dead), self.model.now_ms + 1000 * (pick % 3)
