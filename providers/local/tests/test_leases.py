@@ -217,6 +217,15 @@ async def test_destroy_ends_everything_and_says_so_twice(host: HostInMemory, sta
     assert not lease.path.exists()
 
 
+async def test_a_sandbox_whose_folder_was_removed_by_hand_is_ended_all_the_same(lease: Lease) -> None:
+    word = unique_sleep()
+    await lease.sh(f"setsid -f sleep {word} >/dev/null 2>&1")
+    started(word)
+    shutil.rmtree(lease.path)
+    assert await lease.destroy() == "destroyed"
+    assert running(word) == []
+
+
 async def test_destroy_removes_what_resists_removal(lease: Lease, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

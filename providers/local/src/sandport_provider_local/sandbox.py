@@ -225,6 +225,12 @@ class Sandbox:
                 self._init.kill_tree()
         return self._init
 
+    async def init_has_ended(self) -> None:
+        """Return once the process of the init is gone too, and reaped; for a sandbox whose folder is removed."""
+        if self._init is not None and not await self._init.wait(ANNOUNCE_S):
+            self._init.kill_tree()  # Somebody else has removed the folder.
+            await self._init.wait(END_S)
+
     def close(self) -> None:
         """Let go of the sandbox; it lives on for one orphan grace, or to its expiry where it is kept."""
         if self._channel is not None:
@@ -484,12 +490,18 @@ async def destroy(
     Raises:
         Unavailable: Something of it could not be ended or removed in time; a repeat goes on with it.
     """
-    if not place.exists():
-        return "gone"
+    state: Literal["destroyed", "gone"] = "destroyed" if place.exists() else "gone"
     if attached is not None and attached.alive:
+        state = "destroyed"
         await _end_of(await attached.ask_to_end(), place)
-    if not place.exists():
-        return "destroyed"
+    if place.exists():
+        await _remove_locked(loop, place, grace_ms=grace_ms)
+    if attached is not None:
+        await attached.init_has_ended()
+    return state
+
+
+async def _remove_locked(loop: asyncio.AbstractEventLoop, place: Place, *, grace_ms: int) -> None:
     lock = None
     try:
         lock = await _locked(place)
@@ -502,7 +514,6 @@ async def destroy(
     finally:
         if lock is not None:
             os.close(lock)
-    return "destroyed"
 
 
 async def _locked(place: Place) -> int | None:
