@@ -238,10 +238,15 @@ def _counted(place: Place, order: Order, faults: list[str], rows: list[Row], *, 
     )
 
 
-def main() -> None:
-    """Obey until the end of input."""
+def become_reaper() -> None:
+    """Have orphans below this process come to it, and not to the machine's first process."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
+
+
+def main() -> None:
+    """Obey until the end of input."""
+    become_reaper()
     for line in sys.stdin.buffer:
         account = run(msgspec.json.decode(line, type=Order))
         sys.stdout.buffer.write(msgspec.json.encode(account) + b"\n")

@@ -255,6 +255,9 @@ class Job:
     async def end_kept(self, host: Host, lease: str) -> None:
         """Use a kept lease, then end it."""
         async with host.attach(lease) as box:
+            told = any(event.sandbox == box.id for event in self.place.said("kept"))
+            if told and not self.place.vendor_keeps(box.provider, box.id):
+                self.fault(f"{box.id} is kept, as its owner was told, and ends with its workers")
             if await self.execute(box) or (self.was_hit and await self.execute(box)):
                 self.place.say(Event(what="kept works", lease=lease, sandbox=box.id))
         await host.end_lease(lease)
