@@ -176,7 +176,7 @@ def test_on_a_terminal_it_is_asked(sandport: Command, answer: str) -> None:
         os.write(master, answer.encode() + b"\n")
         assert process.wait(timeout=60) == 0
     os.close(master)
-    assert f"Destroy {1} sandbox?".encode() in asked
+    assert b"destroy 1 sandbox?" in asked
     assert sandport.sandboxes() == ([] if answer == "y" else [sandbox])
     assert sandport("reap", "--unknown", "--yes").code == 0
     sandport.nothing_is_left()
@@ -189,6 +189,22 @@ def test_a_provider_that_cannot_be_asked_is_named(sandport: Command) -> None:
     assert done.code == 125
     assert [one["provider"] for one in done.object["unasked"]] == ["mute"]
     assert "mute could not be asked for its list" in done.err
+
+
+def test_the_question_can_be_interrupted(sandport: Command) -> None:
+    sandbox = lost(sandport)
+    master, slave = os.openpty()
+    with sandport.start("reap", "--unknown", stdin=slave, stderr=slave, env={"TERM": "dumb"}) as process:
+        os.close(slave)
+        asked = b""
+        while b"[y/N]" not in asked:
+            asked += os.read(master, 1024)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    os.close(master)
+    assert sandport.sandboxes() == [sandbox]
+    assert sandport("reap", "--unknown", "--yes").code == 0
+    sandport.nothing_is_left()
 
 
 # ------------------------------------------------------------------ signals, doctor
