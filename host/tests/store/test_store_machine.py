@@ -112,8 +112,10 @@ class StoreAndModel(RuleBasedStateMachine):
             self.both("creating", sandbox.ref, by=by, provider_version="1", settle_ms=0)
         if far > 2:
             self.both("created", sandbox.ref, lease.id, by=by, handle="h", lease_result=b"{}")
-        if far > 7:
+        if far in (6, 7):
             self.both("release", lease.id, by=by)
+        if far in (8, 9):
+            self.both("rest", sandbox.ref, lease.id, by=by, reason="over")
 
     def _move(self, pick: int, by: str, honest: int, stale: int, choose: st.DataObject) -> None:
         """Any move of a sandbox, mostly one that its state allows, by its owner, of its generation."""
