@@ -120,6 +120,18 @@ def test_a_refused_create_teaches_how_many_go_at_once() -> None:
     assert at.ready(1.5) == []
 
 
+def test_who_comes_when_a_place_is_free_and_somebody_waits_for_it_does_not_overtake() -> None:
+    at = gate()
+    at.at_most = 1
+    first = sent(at, 0.0, creates=True)
+    second = waiting(at, 0.0, creates=True)
+    at.done(first)
+    third = waiting(at, 0.0, creates=True)
+    assert at.ready(0.0) == [second]
+    at.done(second)
+    assert at.ready(0.0) == [third]
+
+
 def test_a_limit_that_the_vendor_names_is_taken_at_once() -> None:
     at = gate()
     tickets = [sent(at, 0.0, creates=True) for _ in range(20)]
@@ -471,6 +483,31 @@ async def test_callers_that_are_cancelled_take_no_place_with_them() -> None:
         )
         == [1] * 9
     )
+
+
+@pytest.mark.anyio
+async def test_a_caller_that_is_cancelled_when_it_is_let_go_passes_its_place_on() -> None:
+    limits = RateLimits(QUICK)
+    held = asyncio.Event()
+    attempts = 0
+
+    async def slow(left_s: float) -> int:
+        nonlocal attempts
+        attempts += 1
+        await held.wait()
+        return 1
+
+    def call() -> asyncio.Task[int]:
+        return asyncio.ensure_future(limits.call("k", slow, deadline_s=PATIENCE_S, creates=True, at_most=1))
+
+    first, second, third = call(), call(), call()
+    # At the end of the first the second is let go, and cut before it runs.
+    first.add_done_callback(lambda _: second.cancel())
+    await asyncio.sleep(0)
+    held.set()
+    assert sum(await asyncio.gather(first, third)) == 2
+    assert second.cancelled()
+    assert attempts == 2
 
 
 @pytest.mark.anyio

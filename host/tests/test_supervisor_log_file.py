@@ -60,6 +60,16 @@ def test_several_hosts_share_a_file_and_lose_no_line_of_the_last_ones(tmp_path: 
     assert all(path.stat().st_size < 30_000 for path in (tmp_path / "logs").iterdir())
 
 
+def test_a_file_that_somebody_removed_is_begun_anew(tmp_path: Path) -> None:
+    file = LogFile(tmp_path, "local", file_bytes=100_000)
+    file("info", "before", {})
+    file.path.unlink()
+    for number in range(500):  # it is looked at again before a sixteenth of it is written
+        file("info", f"line {number}", {})
+    file.close()
+    assert lines_of(file.path)[-1].endswith("line 499")
+
+
 def test_a_line_longer_than_a_whole_file_is_written_and_turned_over_next(tmp_path: Path) -> None:
     file = LogFile(tmp_path, "local", file_bytes=100)
     file("info", "x" * 500, {})

@@ -104,6 +104,14 @@ def test_a_provider_that_was_given_up_says_why_and_when_it_is_tried_again_and_is
     assert isinstance(table.may_start(), Go)
 
 
+def test_the_wait_is_until_as_many_are_left_as_may_be() -> None:
+    table, clock = restarts()
+    for _ in range(5):
+        fail(table, "start failure")
+        clock.now += 10
+    assert given_up(table).wait_s == pytest.approx(60 - 30)  # two of the five may stay: the third must be out
+
+
 def test_the_longest_of_several_waits_is_the_one_that_is_told() -> None:
     table, _ = restarts()
     for fault in ("start failure",) * 3 + ("wedge",) * 2:

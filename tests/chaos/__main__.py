@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import sweep
+from . import kill, sweep, terminals
 
 
 def main() -> int:
@@ -18,7 +18,20 @@ def main() -> int:
     one.add_argument("--seed", type=int, default=0, help="which points a sample has")
     one.add_argument("--sample", type=int, metavar="N", help="so many points, from all steps")
     one.add_argument("--cells", type=int, metavar="N", help="runs at a time; by default six a core")
+    one = commands.add_parser("kill", help="kill -9 at random moments of a crowd of twenty leases")
+    one.add_argument("--seed", type=int, help="by default another one each time")
+    one.add_argument("--moments", type=int, default=50, metavar="N", help="so many for each of host, worker and both")
+    one.add_argument("--no-recovery", action="store_true", help="look without a next start: this must fail")
+    one.add_argument("--cells", type=int, metavar="N", help="runs at a time")
+    one = commands.add_parser("terminals", help="several processes on one store, and kills among them")
+    one.add_argument("--seed", type=int, help="by default another one each time")
+    one.add_argument("--minutes", type=float, default=5.0, metavar="N", help="for how long")
+    one.add_argument("--terminals", type=int, default=3, metavar="N", help="how many at a time")
     given = parser.parse_args()
+    if given.command == "terminals":
+        return terminals.main(minutes=given.minutes, seed=given.seed, terminals=given.terminals)
+    if given.command == "kill":
+        return kill.main(seed=given.seed, count=given.moments, recovers=not given.no_recovery, cells=given.cells)
     return sweep.main(
         given.provider or sweep.PROVIDERS,
         only=given.only,

@@ -20,10 +20,15 @@ from msgspec import Struct
 
 from sandport import host as _host  # noqa: F401 - imported once, here, and not by each victim
 from sandport.cli import main as _main  # noqa: F401 - likewise
+from sandport.home import Home
 from sandport.lease import book as _book  # noqa: F401 - likewise
 from sandport.store import changes, file, queries, sqlite, writer  # noqa: F401 - likewise
+from sandport_provider_fake import provider as _fake  # noqa: F401 - likewise
+from sandport_provider_fake.testing import Fake
+from sandport_provider_local import provider as _local  # noqa: F401 - likewise
 
 from .jobs import JOBS, Job
+from .moments import Moment, strike
 from .place import Place, Row
 from .points import Ledger, Passed, Plan
 from .seams import Seams
@@ -39,6 +44,20 @@ class Stage(Struct, frozen=True, kw_only=True):
 
     job: str
     plan: Plan | None = None
+    moment: Moment | None = None
+
+    @property
+    def host_dies(self) -> bool:
+        """Whether it does not come to its own end."""
+        return any(cut is not None and cut.who in ("host", "both") for cut in (self.plan, self.moment))
+
+
+class FakeOrder(Struct, frozen=True):
+    """A fault of the fake vendor, for every time with a probability."""
+
+    point: str
+    action: str
+    probability: float = 1.0
 
 
 class Order(Struct, frozen=True, kw_only=True):
@@ -48,6 +67,11 @@ class Order(Struct, frozen=True, kw_only=True):
     stages: tuple[Stage, ...]
     recovers: bool = True
     """Whether the next start cleans up; where it does not, whatever was left is found."""
+    seed: int = 0
+    orders: tuple[FakeOrder, ...] = ()
+    """Faults of the fake vendor."""
+    settle_s: float = 0.0
+    """How long its creates may take to be listed."""
     keep: bool = False
     """Leave the folder where it is, for a person."""
 
@@ -59,12 +83,14 @@ class Account(Struct, frozen=True, kw_only=True):
     """Leftovers, and whatever else should not be."""
     hits: tuple[bool, ...] = ()
     """Of each victim, whether it came to its point."""
+    struck: bool = False
+    """Whether the moment came at which somebody was to be killed."""
     passed: tuple[tuple[Passed, ...], ...] = ()
     """Of each victim, the points that it passed."""
     double_creates: int = 0
     double_executions: int = 0
     rows: tuple[Row, ...] = ()
-    """The journal before the next start."""
+    """The journal when the last victim was killed, else when it had ended."""
     folder: str = ""
 
 
@@ -87,9 +113,9 @@ def victim(place: Place, order: Order, number: int, stage: Stage) -> int:
             os.close(fd)
         faulthandler.dump_traceback_later(STAGE_WITHIN_S, exit=True)
         os.environ["TMPDIR"] = str(place.tmp)
-        job = Job(place, order.provider, number, Seams(place.ledger(number), stage.plan))
+        job = Job(place, order.provider, number, Seams(place.ledger(number), stage.plan), seed=order.seed)
         asyncio.run(_run(job, stage.job))
-        if stage.job == "settle":
+        if stage.job == "settle" and stage.plan is None:
             job.list_all()
         code = 0
     except BaseException:  # noqa: BLE001 - whatever it is, it is in the log, and the code tells
@@ -123,7 +149,9 @@ def how(status: int, log: Path) -> str:
 def run(order: Order, within: Path | None = None) -> Account:
     """Do what an order says, take stock, and leave nothing."""
     place = Place.make(within=within)
+    _set_up(place, order)
     faults: list[str] = []
+    struck: list[Row] | None = None
     held: list[int] = []
     kept: set[str] = set()
     last = len(order.stages)
@@ -132,16 +160,19 @@ def run(order: Order, within: Path | None = None) -> Account:
             _end(held)
             kept |= _kept(place)
         pid = victim(place, order, number, stage)
+        if stage.moment is not None:
+            struck = strike(place, pid, stage.moment)
         status = wait_for(pid)
         if status is None:
             held.append(pid)
             continue
-        expected = stage.plan is not None and stage.plan.who in ("host", "both") and os.WIFSIGNALED(status)
-        if status != 0 and not (expected and os.WTERMSIG(status) == signal.SIGKILL):
+        if status != 0 and not (stage.host_dies and os.waitstatus_to_exitcode(status) == -signal.SIGKILL):
             faults.append(f"victim {number} {how(status, place.log(number))}")
     _end(held)
     kept |= _kept(place)
-    rows = place.rows()
+    # Of a host that was killed its journal says it, of one that lives on only the look at that moment.
+    live_on = bool(struck) and not order.stages[-1].host_dies
+    rows = struck if struck is not None and live_on else place.rows()
     if order.recovers:
         status = wait_for(victim(place, order, last, Stage(job="settle")))
         if status != 0:
@@ -151,10 +182,23 @@ def run(order: Order, within: Path | None = None) -> Account:
     works = {event.sandbox for event in place.said("kept works")}
     faults += [f"a kept lease was lost: {sandbox}" for sandbox in sorted(kept - works)] if order.recovers else []
     faults += [f"a row is left: {row}" for row in place.rows() if row.state != "gone"]
-    account = _counted(place, order, faults, rows)
+    account = _counted(place, order, faults, rows, struck=struck is not None)
     if not order.keep:
         place.remove()
     return account
+
+
+def _set_up(place: Place, order: Order) -> None:
+    if any(stage.moment is not None for stage in order.stages):
+        # What is cut is a run of many; the first opening of a home has points of its own, and no sandbox.
+        Home.open(place.home)
+    if not order.orders and not order.settle_s:
+        return
+    fake = Fake(place.home)
+    fake.set_up(create_settle_s=order.settle_s)
+    fake.seed(order.seed)
+    for one in order.orders:
+        fake.order(one.point, one.action, probability=one.probability, times=0)
 
 
 def _kept(place: Place) -> set[str]:
@@ -171,7 +215,7 @@ def _end(held: list[int]) -> None:
             held.remove(child)
 
 
-def _counted(place: Place, order: Order, faults: list[str], rows: list[Row]) -> Account:
+def _counted(place: Place, order: Order, faults: list[str], rows: list[Row], *, struck: bool) -> Account:
     passed = [tuple(Ledger(place.ledger(number)).read()) for number in range(len(order.stages) + order.recovers)]
     ran = place.ran()
     for event in place.said("ran"):
@@ -185,6 +229,7 @@ def _counted(place: Place, order: Order, faults: list[str], rows: list[Row]) -> 
     return Account(
         faults=tuple(faults),
         hits=tuple(any(one.hit for one in points) for points in passed[: len(order.stages)]),
+        struck=struck,
         passed=tuple(passed),
         double_creates=len(twice),
         double_executions=sum(count - 1 for count in ran.values()),
@@ -193,10 +238,15 @@ def _counted(place: Place, order: Order, faults: list[str], rows: list[Row]) -> 
     )
 
 
-def main() -> None:
-    """Obey until the end of input."""
+def become_reaper() -> None:
+    """Have orphans below this process come to it, and not to the machine's first process."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
+
+
+def main() -> None:
+    """Obey until the end of input."""
+    become_reaper()
     for line in sys.stdin.buffer:
         account = run(msgspec.json.decode(line, type=Order))
         sys.stdout.buffer.write(msgspec.json.encode(account) + b"\n")

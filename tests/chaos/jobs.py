@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -25,6 +26,8 @@ from .stock import descriptors, listed
 SETTLED_WITHIN_S = 25.0
 """Less than an orphan grace: what takes longer was not cleaned up by the host."""
 LONG = "300"
+LEASES = 20
+MIXED = ("local", "fake")
 
 
 class Job:
@@ -35,12 +38,15 @@ class Job:
         provider: With whose sandboxes.
         number: Which victim it is, of those in this place.
         seams: Already installed.
+        seed: Where it makes choices.
     """
 
-    def __init__(self, place: Place, provider: str, number: int, seams: Seams) -> None:
+    def __init__(self, place: Place, provider: str, number: int, seams: Seams, *, seed: int = 0) -> None:
         self.place = place
         self.provider = provider
+        self.providers = MIXED if provider == "mixed" else (provider,)
         self.number = number
+        self._draw = random.Random(seed)
         self.seams = seams
         self._commands = 0
 
@@ -51,7 +57,7 @@ class Job:
         def note(level: str, event: str, fields: dict[str, Any]) -> None:
             print(f"{time.time():.3f} {level}: {event} {fields}", flush=True)
 
-        configuration, environ = self.place.configuration(self.provider), self.place.environ()
+        configuration, environ = self.place.configuration(*self.providers), self.place.environ()
         async with Host.open(configuration, home=self.place.home, environ=environ, log=Log(note)) as host:
             try:
                 yield host
@@ -194,6 +200,39 @@ class Job:
                     self.step("release")
             await running
 
+    # ------------------------------------------------------------ a crowd
+
+    async def crowd(self) -> None:
+        """Twenty leases at a time, each somewhere else in its life, most of them twice."""
+        async with self.host() as host, asyncio.TaskGroup() as tasks:
+            for number in range(LEASES):
+                tasks.create_task(self.member(host, number, random.Random(self._draw.random())))
+
+    async def member(self, host: Host, number: int, draw: random.Random) -> None:
+        """One of a crowd."""
+        for turn in range(2):
+            await asyncio.sleep(draw.uniform(0, 0.2))
+            try:
+                await self.member_lease(
+                    host, f"kept-{number}-{turn}", self.providers[number % len(self.providers)], draw
+                )
+            except SandportError as error:
+                # Faults are ordered, and workers die: what matters is what is left in the end.
+                self.place.say(Event(what="error", how=type(error).__name__, detail=str(error)))
+
+    async def member_lease(self, host: Host, name: str, provider: str, draw: random.Random) -> None:
+        """One lease of one of a crowd."""
+        async with host.lease(provider, name=name) as box:
+            if draw.random() < 0.25:
+                await box.keep()
+                self.place.say(Event(what="kept", lease=box.lease_id, sandbox=box.id))
+            await self.execute(
+                box, draw.choice(("WAIT; echo over >&2", "setsid -f sleep 300 >/dev/null 2>&1; echo over >&2"))
+            )
+            await asyncio.sleep(draw.uniform(0, 0.4))
+            if draw.random() < 0.3:
+                await self.cancel(box)
+
     # ------------------------------------------------------------ the next start
 
     async def settle(self) -> None:
@@ -216,6 +255,9 @@ class Job:
     async def end_kept(self, host: Host, lease: str) -> None:
         """Use a kept lease, then end it."""
         async with host.attach(lease) as box:
+            told = any(event.sandbox == box.id for event in self.place.said("kept"))
+            if told and not self.place.vendor_keeps(box.provider, box.id):
+                self.fault(f"{box.id} is kept, as its owner was told, and ends with its workers")
             if await self.execute(box) or (self.was_hit and await self.execute(box)):
                 self.place.say(Event(what="kept works", lease=lease, sandbox=box.id))
         await host.end_lease(lease)
@@ -232,12 +274,18 @@ class Job:
 
     def list_all(self) -> None:
         """Ask a fresh worker what it lists."""
-        for sandbox in listed(self.place, self.provider):
-            self.fault(f"the provider still lists {sandbox}")
+        for provider in self.providers:
+            for sandbox in listed(self.place, provider):
+                self.fault(f"the provider {provider} still lists {sandbox}")
 
 
 def _rests(row: SandboxRow) -> bool:
     return row.state == "leased" and row.owner is None
 
 
-JOBS: dict[str, Callable[[Job], Awaitable[None]]] = {"life": Job.life, "busy": Job.busy, "settle": Job.settle}
+JOBS: dict[str, Callable[[Job], Awaitable[None]]] = {
+    "life": Job.life,
+    "busy": Job.busy,
+    "crowd": Job.crowd,
+    "settle": Job.settle,
+}

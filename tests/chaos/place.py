@@ -135,6 +135,12 @@ class Place:
             return []
         return [json.decode(line) for line in lines]
 
+    def vendor_keeps(self, provider: str, sandbox: str) -> bool:
+        """Whether the provider's own record of a sandbox says that it outlives its workers."""
+        name = f"{sandbox}/record.json" if provider == "local" else f"sandboxes/{sandbox}.json"
+        record: dict[str, Any] = json.decode((self.home / "workers" / provider / name).read_bytes())
+        return bool(record["keep"])
+
     # ------------------------------------------------------------ the journal
 
     def rows(self) -> list[Row]:

@@ -3,10 +3,14 @@
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from sandport.lease.view import view
 
 SANDPORT = Path(sys.executable).with_name("sandport")
 
@@ -83,8 +87,49 @@ class Command:
         folder = self.home / "workers" / "local"
         return [path.name for path in folder.iterdir() if path.name.startswith("sp")] if folder.exists() else []
 
+    def leases(self, *more: str) -> list[dict[str, Any]]:
+        """What `sandport leases` says."""
+        done = self("leases", "--json", *more)
+        assert done.code == 0, done
+        found: list[dict[str, Any]] = done.object["leases"]
+        return found
+
+    def leased(self) -> list[str]:
+        """The ids of those leases, from the journal itself."""
+        return [one.lease.id for one in view(self.home, now_ms=time.time_ns() // 1_000_000).leases]
+
+    def processes(self) -> list[str]:
+        """Processes of this machine that have to do with this folder: workers, inits, commands."""
+        mine = os.fsencode(self.folder)
+        found = []
+        for entry in os.scandir("/proc"):
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            try:
+                words = Path(entry.path, "cmdline").read_bytes()
+                told = words + Path(entry.path, "environ").read_bytes()
+                if mine in told or mine in os.fsencode(Path(entry.path, "cwd").readlink()):
+                    found.append(words.replace(b"\0", b" ").decode(errors="replace").strip() or entry.name)
+            except OSError:
+                continue  # it ended, or is somebody else's
+        return found
+
+    def nothing_is_left(self) -> None:
+        """Check that no sandbox, process or lease is there; what ends by itself may take its time."""
+        until(lambda: not self.processes(), lambda: f"still there: {self.processes()}")
+        assert self.sandboxes() == []
+        assert self.leased() == []
+
     def configure(self, text: str) -> None:
         """Write the user's own sandport.toml."""
         path = self.folder / ".config" / "sandport" / "sandport.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"version = 1\n{text}")
+
+
+def until(holds: Callable[[], bool], otherwise: Callable[[], str] = lambda: "it did not come to it") -> None:
+    """Wait for something to hold; the bound ends a hang."""
+    end = time.monotonic() + BOUND_S
+    while not holds():
+        assert time.monotonic() < end, otherwise()
+        time.sleep(0.02)

@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from sandport.errors import WorkerCrashed
+from sandport.numbers import Timing
 from sandport.worker.identity import Identity, boot_id, is_running, process_start_ticks, signal_exactly
 from sandport.worker.launch import WorkerCommand, WorkerProcess, new_token, spawn
 from sandport.worker.records import WorkerRecord, records_of
 from sandport.worker.survivors import end_workers, find
 from tests.integration.conftest import OpenHost
-from tests.integration.stage import PATIENCE_S, ROOT, Journal, Records, alive, children, eventually, worker
+from tests.integration.stage import PATIENCE_S, QUICK, ROOT, Journal, Records, alive, children, eventually, worker
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +44,10 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "600"]) as process:
         yield process
         process.kill()
+
+
+UNHURRIED = Timing(close_grace_s=QUICK.close_grace_s, stop=QUICK.stop, restart=QUICK.restart, survivors_s=PATIENCE_S)
+"""However busy the machine is, a report waits for what was left."""
 
 
 def end_all(journal: Journal, *instances: str) -> None:
@@ -106,7 +111,7 @@ async def test_a_daemon_that_left_its_workers_group_is_named_and_left_alone(
     begun = time.time()
     arguments = ("--dies",) if dies else ()
     command = worker("daemonizes", *arguments, journal=journal.path)
-    async with open_host(scripted=command) as host, host.lease("scripted") as sandbox:
+    async with open_host(scripted=command, timing=UNHURRIED) as host, host.lease("scripted") as sandbox:
         running = await host._supervisor("scripted").worker()
         if dies:
             with pytest.raises(WorkerCrashed, match=r"it left 1 running: pid \d+ \(sleep 600\) since 2"):
@@ -130,7 +135,7 @@ async def test_a_child_in_the_workers_group_ends_with_it_and_is_no_survivor(
 ) -> None:
     """O07, ray-project/ray#42861, PR #56476: a worker was killed, and its children lived on."""
     command = worker("daemonizes", "--child", journal=journal.path)
-    async with open_host(scripted=command) as host, host.lease("scripted") as sandbox:
+    async with open_host(scripted=command, timing=UNHURRIED) as host, host.lease("scripted") as sandbox:
         running = await host._supervisor("scripted").worker()
         assert (await sandbox.execute(["x"])).ok
         (child,) = [entry["child"] for entry in journal.of("child")]
@@ -139,6 +144,20 @@ async def test_a_child_in_the_workers_group_ends_with_it_and_is_no_survivor(
         report = await running.ended
         await eventually(lambda: not alive(child))
         assert [survivor.pid for survivor in report.survivors] == [daemon]
+
+
+@pytest.mark.usefixtures("ends")
+async def test_a_report_does_not_wait_for_a_look_that_takes_long_and_the_log_tells_it_later(
+    open_host: OpenHost, journal: Journal, records: Records
+) -> None:
+    timing = Timing(close_grace_s=QUICK.close_grace_s, stop=QUICK.stop, restart=QUICK.restart, survivors_s=0.0)
+    command = worker("daemonizes", "--dies", journal=journal.path)
+    async with open_host(scripted=command, timing=timing) as host, host.lease("scripted") as sandbox:
+        with pytest.raises(WorkerCrashed, match="exited with code 3"):
+            await sandbox.execute(["x"])
+        _, said, _ = await records.until(lambda text: "outside of its group" in text)
+    (entry,) = journal.of("daemon")
+    assert f"pid {entry['daemon']} (sleep 600)" in said
 
 
 async def test_a_worker_that_leaves_nothing_is_said_to_have_left_nothing(open_host: OpenHost) -> None:

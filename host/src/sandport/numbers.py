@@ -75,7 +75,8 @@ class Timing(Struct, frozen=True, kw_only=True):
     busy_s: float = 1.0
     """A worker whose pong is so late is called busy; it is ended only at the wedge limit."""
     survivors_s: float = 0.5
-    """After a worker's end, what it left is looked for so long at most; 100 processes take a millisecond."""
+    """The report of a worker's end waits so long for the look at what it left: a thousand processes take 7 ms. What is
+    found later is in the log only."""
     exit_drain_s: float = 0.5
     """What a worker wrote before it ended is still read for so long, when a child of it holds the pipe."""
     close_grace_s: float = 10.0

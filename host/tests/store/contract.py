@@ -17,7 +17,7 @@ import pytest
 from host.tests.store.making import A, B, Books, C, lease_row, next_lease, sandbox_row
 from host.tests.store.moves import everything, make
 from sandport.store.errors import InUse, LeaseUnknown, NameTaken, Stale
-from sandport.store.records import Leased, LeaseRow, Ref, SandboxRow
+from sandport.store.records import Leased, LeaseRow, Ref, SandboxRow, SandboxState
 from sandport.store.states import ALL_MOVES, LEASE_MOVES, MOVES, SANDBOX_STATES
 
 Promise = Callable[[Books], Awaitable[None]]
@@ -133,6 +133,21 @@ async def a_sandbox_at_rest_is_leased_again_as_the_next_generation(books: Books)
         await books.b.rest(row.ref, first.lease.id, by=B, reason="the wrong lease")
     assert await books.a.sandbox(row.id) == row
     assert [use.instance for use in await books.a.uses()] == [B]
+
+
+@promise
+async def whatever_may_exist_can_be_ended_and_what_does_not_exist_is_gone(books: Books) -> None:
+    may_exist: tuple[SandboxState, ...] = ("creating", "leased", "idle", "doubtful")
+    for state in may_exist:
+        had = await books.in_state(state)
+        assert (await books.a.ending(had.sandbox.ref, by=A, reason="released")).state == "ending"
+        assert (await books.a.lease(had.lease.id)).state == "ended"
+    may_be_gone: tuple[SandboxState, ...] = ("creating", "doubtful", "ending")
+    for state in may_be_gone:
+        had = await books.in_state(state)
+        await books.a.gone(had.sandbox.ref, by=A, what="gone", detail="never listed")
+        over = await books.b.leased(had.lease.id)
+        assert (over.sandbox.state, over.lease.state) == ("gone", "ended")
 
 
 # --- refusals ---
@@ -283,6 +298,12 @@ async def a_name_belongs_to_one_lease_that_has_not_ended(books: Books) -> None:
     kept = await books.a.keep(second.lease.id, by=A, name="mine")
     assert (kept.name, kept.kept) == ("mine", True)
     assert (await books.b.lease("mine")).id == second.lease.id
+    third = await books.leased(name="ours")
+    await books.a.ending(third.sandbox.ref, by=A, reason="released")
+    await books.a.keep(second.lease.id, by=A, name="ours")
+    assert (await books.b.lease("ours")).id == second.lease.id
+    await books.a.keep(second.lease.id, by=A, name="mine")
+    assert (await books.b.lease("ours")).id == third.lease.id
     idle = await books.in_state("idle")
     with pytest.raises(NameTaken):
         await books.a.reuse(idle.sandbox.ref, next_lease(idle.sandbox.ref, "le-again", A, name="mine"), by=A)
@@ -552,6 +573,17 @@ async def work_is_what_nobody_live_has_in_hand_the_longest_due_first(books: Book
     assert {row.id for row in rows} == {row.id for row in deads.values() if row.state not in ("gone", "idle")}
     assert [row.due_at_ms for row in rows] == sorted(row.due_at_ms for row in rows)
     assert await books.b.next_due_ms() is None
+
+
+@promise
+async def what_is_not_due_waits_whoever_has_it(books: Books) -> None:
+    ref = (await books.in_state("doubtful")).sandbox.ref
+    later_ms = books.clock.now_ms() + 60_000
+    await books.a.failed(ref, by=A, error="down", due_at_ms=later_ms)
+    await books.b.claim(ref, by=B)
+    for by, dead in ((B, {C}), (A, {B})):
+        assert await books.a.work(later_ms - 1, by=by, dead=dead) == []
+        assert [row.ref for row in await books.a.work(later_ms, by=by, dead=dead)] == [ref]
 
 
 @promise

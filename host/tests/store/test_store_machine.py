@@ -112,8 +112,10 @@ class StoreAndModel(RuleBasedStateMachine):
             self.both("creating", sandbox.ref, by=by, provider_version="1", settle_ms=0)
         if far > 2:
             self.both("created", sandbox.ref, lease.id, by=by, handle="h", lease_result=b"{}")
-        if far > 7:
+        if far in (6, 7):
             self.both("release", lease.id, by=by)
+        if far in (8, 9):
+            self.both("rest", sandbox.ref, lease.id, by=by, reason="over")
 
     def _move(self, pick: int, by: str, honest: int, stale: int, choose: st.DataObject) -> None:
         """Any move of a sandbox, mostly one that its state allows, by its owner, of its generation."""
@@ -121,7 +123,7 @@ class StoreAndModel(RuleBasedStateMachine):
         state = self.model.sandboxes[ref.sandbox_id].state if ref.sandbox_id in self.model.sandboxes else None
         by = owner if honest and owner is not None else by
         lease_id = self.lease_of(ref, pick, honest=honest > 0)
-        if stale == 0:
+        if stale == 0 or (ref.generation > 1 and stale < 4):
             ref = Ref(ref.sandbox_id, ref.generation - 1)
         force, counts = choose.draw(st.tuples(st.booleans(), st.booleans()), label="force, counts")
         dead, due_at_ms = frozenset(self.dead), self.model.now_ms + 1000 * (pick % 3)

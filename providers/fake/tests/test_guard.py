@@ -140,6 +140,22 @@ def test_a_folder_that_nobody_may_enter_goes_too(fake: Fake) -> None:
         assert worker.destroy(sandbox_id) == "destroyed"
 
 
+def test_what_a_worker_asked_before_it_was_killed_does_not_begin_after(fake: Fake) -> None:
+    with Worker(fake) as first, Worker(fake) as second:
+        sandbox_id = first.acquire()
+        first.call("execute", sandboxId=sandbox_id, argv=["true"])
+        (guard,) = guards_of(fake, sandbox_id)
+        os.kill(guard, signal.SIGSTOP)
+        asked = first.begin("execute", sandboxId=sandbox_id, shell="touch begun")
+        until(lambda: len(fake.journal("execute")) == 2, "the worker did not take the call")
+        assert first.call("ping") == {"open": [asked]}  # so it has passed the call on
+        first.kill()
+        os.kill(guard, signal.SIGCONT)
+        assert second.attach(sandbox_id)["state"] == "attached"
+        assert not (fake.files(sandbox_id) / "begun").exists()
+        assert second.destroy(sandbox_id) == "destroyed"
+
+
 @pytest.mark.slow
 def test_a_worker_killed_at_any_moment_of_a_command_leaves_nothing_that_runs(fake: Fake) -> None:
     with Worker(fake) as watcher:

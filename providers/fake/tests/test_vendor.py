@@ -250,3 +250,25 @@ async def test_a_validated_config_has_its_defaults(fake: Fake) -> None:
         result: types.ValidateConfigResult = await host.call("validateConfig", {"config": {"seed": 7}})
     config = json.loads(bytes(result.config))
     assert (config["seed"], config["clock"], config["faults"]) == (7, "real", [])
+
+
+async def test_a_create_that_the_machine_does_not_allow_leaves_nothing(fake: Fake) -> None:
+    (fake.state_dir / "files").touch()
+    async with Leases(fake) as host:
+        with pytest.raises(errors.Unavailable):
+            await host.acquire()
+        assert fake.sandboxes() == []
+        assert await host.listed() == []
+    (fake.state_dir / "files").unlink()
+
+
+async def test_a_destroy_does_not_wait_for_a_call_that_an_order_holds(fake: Fake) -> None:
+    fake.order("execute.started", "late", by_s=600)
+    async with Leases(fake) as host:
+        sandbox_id = await host.acquire()
+        held = host.run(sandbox_id, "sleep 600")
+        await fake.seen("fault")
+        assert await host.destroy(sandbox_id) == "destroyed"
+        held.cancel()
+        with pytest.raises(errors.WireError):
+            await held.result()

@@ -5,8 +5,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from sandport_provider_local.provider import LocalProvider
 from sandport_sdk.testing import HostInMemory, Request, new_id
-from sandport_sdk.v1 import types
+from sandport_sdk.v1 import Limits, types
 
 
 class Lease:
@@ -86,6 +87,12 @@ class Lease:
             "destroyLease", types.DestroyLeaseParams(sandbox_id=self.id)
         )
         return answer.state
+
+
+def other_host(state_dir: Path, *, store_id: str = "store-in-memory", grace_ms: int = 30_000) -> HostInMemory:
+    """A second worker on the same state."""
+    limits = Limits(orphan_grace_ms=grace_ms)
+    return HostInMemory(LocalProvider, state_dir=state_dir, store_id=store_id, limits=limits)
 
 
 def unique_sleep() -> str:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from providers.local.tests.leases import Lease, unique_sleep
+from providers.local.tests.leases import Lease, other_host, unique_sleep
 from providers.local.tests.machine import (
-    PATIENCE_S,
     arguments_of,
     boot_id,
     children_of,
@@ -30,19 +29,13 @@ from providers.local.tests.machine import (
     until,
     wait_for_end,
 )
-from sandport_provider_local import sandbox as sandboxes
+from sandport_provider_local import lifetime
 from sandport_provider_local.places import Place
 from sandport_provider_local.provider import LocalProvider
 from sandport_sdk.testing import HostInMemory, new_id
 from sandport_sdk.v1 import Limits, errors, types
 
 pytestmark = pytest.mark.anyio
-
-
-def other_host(state_dir: Path, *, store_id: str = "store-in-memory", grace_ms: int = 30_000) -> HostInMemory:
-    """A second worker on the same state."""
-    limits = Limits(orphan_grace_ms=grace_ms)
-    return HostInMemory(LocalProvider, state_dir=state_dir, store_id=store_id, limits=limits)
 
 
 # ---------------------------------------------------------------- acquire
@@ -105,7 +98,7 @@ async def test_an_acquire_that_is_cut_anywhere_leaves_nothing(state_dir: Path, t
     loop = asyncio.get_running_loop()
     place = Place(state_dir, new_id())
     making = loop.create_task(
-        sandboxes.create(loop, place, store_id="s", ttl_ms=60_000, grace_ms=60_000, credit_bytes=1)
+        lifetime.create(loop, place, store_id="s", ttl_ms=60_000, grace_ms=60_000, credit_bytes=1)
     )
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -215,6 +208,15 @@ async def test_destroy_ends_everything_and_says_so_twice(host: HostInMemory, sta
     assert [await lease.destroy(), await lease.destroy()] == ["destroyed", "gone"]
     assert [state_of(pid) for pid in (init, *left)] == ["X", "X", "X"]
     assert not lease.path.exists()
+
+
+async def test_a_sandbox_whose_folder_was_removed_by_hand_is_ended_all_the_same(lease: Lease) -> None:
+    word = unique_sleep()
+    await lease.sh(f"setsid -f sleep {word} >/dev/null 2>&1")
+    started(word)
+    shutil.rmtree(lease.path)
+    assert await lease.destroy() == "destroyed"
+    assert running(word) == []
 
 
 async def test_destroy_removes_what_resists_removal(lease: Lease, tmp_path: Path) -> None:
@@ -420,7 +422,7 @@ async def test_an_init_that_does_not_answer_makes_the_sandbox_unreachable_and_no
     lease: Lease, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sandport_provider_local.channel.HELLO_S", 0.3)
-    monkeypatch.setattr("sandport_provider_local.sandbox.ANNOUNCE_S", 0.3)
+    monkeypatch.setattr("sandport_provider_local.lifetime.ANNOUNCE_S", 0.3)
     init = lease.init
     os.kill(init, signal.SIGSTOP)
     async with other_host(state_dir) as other:
@@ -494,99 +496,3 @@ async def test_a_probe_creates_nothing(host: HostInMemory, state_dir: Path) -> N
     probed = await host.call("probe", {"config": {"isolation": "require"}})
     assert [check.name for check in probed.checks if not check.ok] == ["isolation"]
     assert entries(state_dir) == []
-
-
-# ---------------------------------------------------------------- expiry and orphans
-
-
-async def test_a_lease_that_expires_ends_everything_and_removes_its_files(host: HostInMemory, state_dir: Path) -> None:
-    """verifiers#1520, AutoGPT#12774: sandboxes were left after a crash."""
-    lease = await Lease.acquire(host, state_dir, ttl_ms=1_000)
-    word = unique_sleep()
-    request = lease.start("sh", "-c", f"setsid sleep {word} & sleep {word}")
-    init = lease.init
-    with pytest.raises(errors.SandboxLost):
-        await request.result()
-    wait_for_end(init)
-    assert (lease.path.exists(), running(word)) == (False, [])
-    with pytest.raises(errors.LeaseNotFound):
-        await lease.run("true")
-    assert (await lease.attach()).state == "gone"
-
-
-async def test_a_lease_ends_at_its_expiry_and_not_before_by_the_wall_clock(host: HostInMemory, state_dir: Path) -> None:
-    sandbox_id = new_id()
-    made: types.LeaseResult = await host.call(
-        "acquireLease", types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=1_000)
-    )
-    async with asyncio.timeout(PATIENCE_S):
-        while (state_dir / sandbox_id / "record.json").exists():  # Its end begins with the removal of that.
-            await host.call("ping")
-    assert made.expires_at_ms is not None
-    assert time.time_ns() // 1_000_000 >= made.expires_at_ms
-    await asyncio.to_thread(until, lambda: entries(state_dir) == [], "its files are removed")
-
-
-async def test_expiry_is_kept_by_a_timer_that_follows_when_the_wall_clock_is_set(lease: Lease) -> None:
-    """The kernel's own account of the timer: which clock, absolute or not, and how long it is to run."""
-    (timer,) = (fd for fd, name in descriptors_of(lease.init).items() if "timerfd" in name)
-    said = timer_of(lease.init, timer)
-    assert int(said["clockid"]) == time.CLOCK_REALTIME
-    assert int(said["settime flags"], 8) & 1, "absolute"
-    left_s = int(said["it_value"].strip(" ()").split(",")[0])
-    assert left_s <= lease.record["expires_at_ms"] / 1000 - time.time() + 2
-
-
-def timer_of(pid: int, fd: int) -> dict[str, str]:
-    """What the kernel says of a timer."""
-    return dict(line.split(":", 1) for line in Path(f"/proc/{pid}/fdinfo/{fd}").read_text().splitlines())
-
-
-@pytest.mark.parametrize("ttl_ms", [2**40, 2**53, 10**18])
-async def test_a_lease_may_last_longer_than_any_clock(host: HostInMemory, state_dir: Path, ttl_ms: int) -> None:
-    lease = await Lease.acquire(host, state_dir, ttl_ms=ttl_ms)
-    assert (await lease.run("true")).exit_code == 0
-    await lease.destroy()
-
-
-async def test_an_expired_lease_without_its_init_is_removed_at_the_attach(host: HostInMemory, state_dir: Path) -> None:
-    lease = await Lease.acquire(host, state_dir)
-    os.kill(lease.init, signal.SIGKILL)
-    wait_for_end(lease.init)
-    record = json.loads((lease.path / "record.json").read_text())
-    (lease.path / "record.json").write_text(json.dumps(record | {"expires_at_ms": 1}))
-    assert (await lease.attach()).state == "gone"
-    assert not lease.path.exists()
-
-
-async def test_a_sandbox_without_a_worker_ends_after_one_grace(state_dir: Path) -> None:
-    word = unique_sleep()
-    async with other_host(state_dir, grace_ms=200) as host:
-        lease = await Lease.acquire(host, state_dir)
-        await lease.sh(f"setsid -f sleep {word} >/dev/null 2>&1")
-        init = lease.init
-        assert state_of(init) not in "ZX"
-    wait_for_end(init)
-    assert (lease.path.exists(), running(word)) == (False, [])
-
-
-async def test_the_grace_is_that_of_the_last_worker(state_dir: Path) -> None:
-    async with other_host(state_dir, grace_ms=60_000) as first:
-        lease = await Lease.acquire(first, state_dir)
-    async with other_host(state_dir, grace_ms=100) as second:
-        assert (await Lease(second, state_dir, lease.id).attach()).state == "attached"
-        init = lease.init
-    wait_for_end(init)
-    assert not lease.path.exists()
-
-
-async def test_sigterm_ends_the_init_in_order(host: HostInMemory, state_dir: Path) -> None:
-    lease = await Lease.acquire(host, state_dir)
-    word = unique_sleep()
-    await lease.sh(f"setsid -f sleep {word} >/dev/null 2>&1")
-    init = lease.init
-    os.kill(init, signal.SIGTERM)
-    wait_for_end(init)
-    assert (lease.path.exists(), running(word)) == (False, [])
-    with pytest.raises(errors.LeaseNotFound):
-        await lease.run("true")

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from sandport_conformance import cli
+from sandport_conformance import catalogue, cli
 from sandport_conformance.command_line import resolve
 from sandport_conformance.mutants import command_of
 from sandport_conformance.outcomes import Misuse
@@ -125,6 +125,14 @@ def test_list_names_every_check_up_to_a_level(capsys: pytest.CaptureFixture[str]
     assert "PROC-3" not in out
     assert cli.main(["list"]) == 0
     assert "L1  MUST    PROC-3" in capsys.readouterr().out
+
+
+def test_l4_comes_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "--level", "L3"]) == 0
+    assert "LEASE-24/acquire" not in capsys.readouterr().out
+    assert cli.main(["list", "--level", "L4"]) == 0
+    assert "L4  MUST    LEASE-24/acquire" in capsys.readouterr().out
+    assert {check.level for check in catalogue.select()} == {"L0", "L1", "L2", "L3"}
 
 
 def test_explain_tells_the_clause_the_reason_the_fix_and_what_it_catches(capsys: pytest.CaptureFixture[str]) -> None:

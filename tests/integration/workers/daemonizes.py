@@ -14,7 +14,7 @@ from tests.integration.workers.speaker import Message, Speaker
 
 
 def daemon() -> int:
-    """The pid of a new daemon."""
+    """The pid of a new daemon, which runs its own program by then."""
     read, write = os.pipe()
     if os.fork() == 0:
         os.setsid()
@@ -24,10 +24,12 @@ def daemon() -> int:
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
-        os.closerange(3, 64)
+        # Everything else closes with the new program, and tells so by the end of the pipe.
         os.execvp("sleep", ["sleep", "600"])
+    os.close(write)
     os.wait()
-    return int(os.read(read, 20))
+    with open(read, "rb") as told:
+        return int(told.read())
 
 
 class Daemonizes(Speaker):

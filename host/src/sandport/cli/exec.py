@@ -30,18 +30,23 @@ class ExecCommand(TaskCommand):
         if not rest or rest[0] == "--":
             return args
         behind, words = self._options(rest[1:])
+        if not words and behind and behind[-1] in self._valued():
+            return [*ahead, *behind]  # without its value, which the next word must not become
         if words[:1] == ["--"]:
             del words[0]
         return [*ahead, *behind, "--", rest[0], *words]
 
-    def _options(self, args: list[str]) -> tuple[list[str], list[str]]:
-        """The options that a line begins with, and what is behind them."""
-        valued = {
+    def _valued(self) -> set[str]:
+        return {
             name
             for param in self.params
             if isinstance(param, click.Option) and not param.is_flag
             for name in param.opts
         }
+
+    def _options(self, args: list[str]) -> tuple[list[str], list[str]]:
+        """The options that a line begins with, and what is behind them."""
+        valued = self._valued()
         place = 0
         while place < len(args) and args[place].startswith("-") and args[place] not in ("-", "--"):
             # '--name=value' is one word; an option without its value is the parser's to complain about.

@@ -16,7 +16,7 @@ from .application import Settings
 from .failures import OutputFailed
 from .hosting import hosted
 from .messages import REAP, say
-from .moments import iso, now_ms
+from .moments import iso, now_ms, span
 from .narrator import Narrator
 from .plan import HeldLease, NewLease, Plan
 from .records import Records
@@ -38,6 +38,7 @@ class _Performance:
         self._records = Records(settings, usual="error" if plan.task.talk == "quiet" else "warning")
         self._narrator = Narrator(plan.task.talk, settings, report)
         self._opened_ms = now_ms()
+        self._expires_ms: int | None = None
         self._unread = False
         """Whoever read our output went away, which is a wish to end like a signal."""
 
@@ -137,12 +138,17 @@ class _Performance:
                 leased = await host.store.leased(report.ids.lease)
                 report.kept = leased.lease.kept and leased.lease.state == "active"
                 if report.kept:
-                    report.expires_at = iso(leased.sandbox.expires_at_ms)
+                    self._expires_ms = leased.sandbox.expires_at_ms
+                    report.expires_at = iso(self._expires_ms)
             for row in await host.store.sandboxes():
                 if row.created_at_ms < self._opened_ms or (report.kept and row.id == report.ids.sandbox):
                     continue
+                if row.state == "intended":
+                    continue  # nobody was ever asked for it
                 if (await host.store.receipts(row.id))[0].instance == host.instance:
                     report.left.append(row.id)
+            if report.left:
+                report.started()
         except Exception as error:  # noqa: BLE001 - as above
             self._narrator.failed(error)
 
@@ -166,7 +172,10 @@ class _Performance:
             say(f"{len(report.left)} {many} not confirmed gone; to go on with the clean-up: {REAP}")
         if report.kept and not held:
             which = report.name or report.ids.lease
-            say(f"kept as {report.ids.lease}; next: sandport exec {which} -- COMMAND, sandport leases end {which}")
+            ends = "" if self._expires_ms is None else f" (ends by itself in {span(self._expires_ms - now_ms())})"
+            say(
+                f"kept as {report.ids.lease}{ends}; next: sandport exec {which} -- COMMAND, sandport leases end {which}"
+            )
 
     def _tell_of_command(self) -> None:
         report, remark = self._report, self._narrator.remark

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 USAGE = 2
-"""Wrong use or configuration; nothing was started."""
+"""Wrong use or configuration, a lease that is not there, a journal that cannot be read; nothing was started."""
 TIMED_OUT = 124
 OURS = 125
-"""Sandport failed after something was started, or the command's word cannot be trusted."""
+"""Sandport failed after something was started; the command's word cannot be trusted; a lease has ended or is used by
+another process; the end of a sandbox is not confirmed."""
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 CLOSED_PIPE = 141

@@ -28,6 +28,7 @@ class PendingFacts(Struct, frozen=True, kw_only=True, rename="camel"):
 
     why: Why
     due_at: str | None
+    """Null: with the next command that starts something."""
     taken: bool
     """A live process is at it."""
     attempts: int
@@ -92,7 +93,7 @@ def facts_of(view: LeaseView) -> LeaseFacts:
         if waits is None
         else PendingFacts(
             why=waits.why,
-            due_at=iso(waits.due_at_ms),
+            due_at=iso(waits.due_at_ms or None),
             taken=waits.taken,
             attempts=sandbox.attempts,
             last_error=unicode_text(sandbox.last_error),

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import anyio
-import click
 from msgspec import Struct
 
 from sandport.configuration import Configuration, load
@@ -26,11 +24,12 @@ from .application import Settings
 from .hosting import hosted
 from .lease_facts import process_text
 from .listing import put_json, put_lines
-from .messages import REAP, say, unicode_text
+from .messages import REAP, say, unicode_text, write
 from .moments import iso, now_ms
 from .plan import seconds
 from .records import Records
 from .status import Status
+from .streams import Inlet
 
 _SHORTEST_WAIT_S = 0.2
 
@@ -126,7 +125,7 @@ class _Reaping:
         self._wish = wish
         self._wait_s = wait_s
         self._interrupts = settings.interrupts
-        self._records = Records(settings, usual="error")
+        self._records = Records(settings)
         self._status = Status(quiet=False)
         self._leases: dict[str, LeaseView] = {}
         self._reaped: dict[str, Reaped] = {}
@@ -246,8 +245,8 @@ class _Reaping:
         if not (sys.stdin is not None and sys.stdin.isatty() and os.isatty(2)):
             say(f"{what} left alone, since a copy of this store may use them; to destroy them: {REAP} --unknown --yes")
             return False
-        question = f"Destroy {what}? A copy of this store may be using them."
-        return await _answer_of(lambda: click.confirm(question, err=True))
+        write(f"sandport: destroy {what}? A copy of this store may be using them. [y/N] ")
+        return (await Inlet(0).read()).strip().lower() in (b"y", b"yes")
 
 
 def _unknown(one: Unknown, attempted: Attempted | None = None) -> UnknownFound:
@@ -266,16 +265,6 @@ def _account(account: Account) -> str:
     parts = [f"tenant {account.tenant}"] if account.tenant else []
     parts += [f"config {config}"] if config != "{}" else []
     return account.provider + (f" ({', '.join(parts)})" if parts else "")
-
-
-async def _answer_of(ask: Callable[[], bool]) -> bool:
-    """What a person says, in a thread that a signal does not wait for."""
-    asked: Awaitable[bool] = anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
-    try:
-        return await asked
-    except click.Abort:
-        # The end of the input is no yes.
-        return False
 
 
 # ------------------------------------------------------------------ the operator's exit

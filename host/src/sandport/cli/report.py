@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from sandport.outcome import Captured, Outcome
 from sandport.sync.result import SyncResult
 
+from . import exit_codes
 from .failures import Failure
 from .listing import put
 from .messages import unicode_text
@@ -138,6 +139,13 @@ class Report(Struct, kw_only=True, rename="camel"):
             self.warnings.append(failure.message)
         if self.code == 0:
             self.code, self.code_from = failure.code, "sandport"
+
+    def started(self) -> None:
+        """Something may be there after all: the code for wrong use, after which nothing is, would say too little."""
+        if self.code_from == "sandport" and self.code == exit_codes.USAGE:
+            self.code = exit_codes.OURS
+            if self.error is not None:
+                self.error = msgspec.structs.replace(self.error, code=exit_codes.OURS)
 
     def interrupted(self, code: int) -> None:
         """A signal ended it: that is what the caller has to know."""

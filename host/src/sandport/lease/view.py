@@ -43,7 +43,7 @@ class Pending(Struct, frozen=True, kw_only=True):
 
     why: Why
     due_at_ms: int
-    """When the next attempt is due; in the past: with the next host that is opened."""
+    """When the next attempt is due; in the past, or 0: with the next host that is opened."""
     taken: bool = False
     """A live process is at it."""
 
@@ -269,20 +269,19 @@ def pending(lease: LeaseRow, sandbox: SandboxRow, owner: Process | None, *, now_
         now_ms: The time, Unix ms.
     """
     held = owner is not None and owner.live
+    due_at_ms = sandbox.due_at_ms
     if sandbox.state == "gone":
         return None
     if sandbox.state in ("ending", "doubtful"):
         why: Why = "doubtful" if sandbox.state == "doubtful" else "ending"
-        due_at_ms = sandbox.due_at_ms if owner is None else now_ms
         return Pending(why=why, due_at_ms=due_at_ms, taken=held)
     if held:
         return None
-    if owner is not None and not (lease.kept and sandbox.state == "leased"):
-        return Pending(why="ownerDead", due_at_ms=now_ms)
-    if sandbox.state in CLEANED:
-        return Pending(why="ownerDead", due_at_ms=sandbox.due_at_ms)
+    kept = lease.kept and sandbox.state == "leased"
+    if sandbox.state in CLEANED or (owner is not None and not kept):
+        return Pending(why="ownerDead", due_at_ms=due_at_ms)
     if sandbox.expires_at_ms is not None and sandbox.expires_at_ms <= now_ms:
-        return Pending(why="expired", due_at_ms=max(sandbox.expires_at_ms, sandbox.due_at_ms))
+        return Pending(why="expired", due_at_ms=max(sandbox.expires_at_ms, due_at_ms))
     return None
 
 

@@ -260,14 +260,14 @@ def unuse_all(db: Connection, now_ms: int, instances: Collection[str]) -> int:
 
 def keep(db: Connection, now_ms: int, lease_id: str, by: str, name: str | None, *, kept: bool) -> LeaseRow:
     # One that is kept no more must be somebody's, or nothing would ever end it.
-    owner = "owner" if kept else "?4"
+    owner = "owner" if kept else ":by"
     try:
         changed = db.execute(
             f"""
-            UPDATE lease SET kept = ?1, name = coalesce(?2, name), owner = {owner}
-            WHERE id = ?3 AND state <> 'ended' AND (owner IS NULL OR owner = ?4)
+            UPDATE lease SET kept = :kept, name = coalesce(:name, name), owner = {owner}
+            WHERE id = :id AND state <> 'ended' AND (owner IS NULL OR owner = :by)
             """,
-            (int(kept), name, lease_id, by),
+            {"kept": int(kept), "name": name, "id": lease_id, "by": by},
         )
     except IntegrityError:
         _name_taken(db, name)

@@ -48,7 +48,7 @@ _MEANT = (
     f"SELECT {LEASE_COLUMNS} FROM lease WHERE name = ? ORDER BY key DESC LIMIT 1",
 )
 """What somebody may mean by one word, the likeliest first."""
-_BEGUN = "(substr(id, 1, length(?1)) = ?1 OR substr(sandbox_id, 1, length(?1)) = ?1) ORDER BY key DESC LIMIT ?2"
+_BEGUN = "(substr(id, 1, length(:it)) = :it OR substr(sandbox_id, 1, length(:it)) = :it) ORDER BY key DESC LIMIT :most"
 _BEGUN_WITH = (
     f"SELECT {LEASE_COLUMNS} FROM {_LIVE_LEASES} AND {_BEGUN}",
     f"SELECT {LEASE_COLUMNS} FROM lease WHERE state = 'ended' AND {_BEGUN}",
@@ -62,10 +62,10 @@ _CLEANED = ", ".join(f"'{state}'" for state in sorted(CLEANED))
 _NOBODYS_WORK = f"owner IS NULL AND (state IN ({_CLEANED}) OR expires_at_ms IS NOT NULL)"
 _NOBODYS_TIME = f"CASE WHEN state IN ({_CLEANED}) THEN due_at_ms ELSE max(due_at_ms, expires_at_ms) END"
 _WORK = f"""
-    SELECT {SANDBOX_COLUMNS} FROM {_LIVE_SANDBOXES} AND due_at_ms <= ?1 AND (
-        ({_NOBODYS_WORK} AND {_NOBODYS_TIME} <= ?1)
-        OR (owner = ?2 AND state IN ('ending', 'doubtful'))
-        OR owner IN (SELECT value FROM json_each(?3)))
+    SELECT {SANDBOX_COLUMNS} FROM {_LIVE_SANDBOXES} AND due_at_ms <= :now_ms AND (
+        ({_NOBODYS_WORK} AND {_NOBODYS_TIME} <= :now_ms)
+        OR (owner = :by AND state IN ('ending', 'doubtful'))
+        OR owner IN (SELECT value FROM json_each(:dead)))
     ORDER BY due_at_ms, key
 """
 _NEXT_DUE = f"SELECT min({_NOBODYS_TIME}) FROM {_LIVE_SANDBOXES} AND {_NOBODYS_WORK}"
@@ -113,7 +113,7 @@ def lease(db: Connection, which: str) -> LeaseRow:
             return lease_row(found)
     if len(which) >= _SHORTEST_BEGINNING:
         for begun_with in _BEGUN_WITH:
-            begun = db.execute(begun_with, (which, _MOST_TOLD)).fetchall()
+            begun = db.execute(begun_with, {"it": which, "most": _MOST_TOLD}).fetchall()
             if len(begun) == 1:
                 return lease_row(begun[0])
             if begun:
@@ -189,7 +189,7 @@ def receipts(db: Connection, sandbox_id: str) -> list[Receipt]:
 
 def work(db: Connection, now_ms: int, by: str, dead: Collection[str]) -> list[SandboxRow]:
     """What clean-up should look at: see `Store.work`."""
-    return [sandbox_row(values) for values in db.execute(_WORK, (now_ms, by, listed(dead)))]
+    return [sandbox_row(values) for values in db.execute(_WORK, {"now_ms": now_ms, "by": by, "dead": listed(dead)})]
 
 
 def next_due_ms(db: Connection) -> int | None:

@@ -113,7 +113,7 @@ class Worker:
         self._hello: InitializeResult | None = None
         self.ended: asyncio.Future[CrashReport] = self._loop.create_future()
         """Done when the process is gone, its pipes are read and every open call has been told."""
-        self._looking: asyncio.Task[tuple[Survivor, ...] | None] | None = None
+        self._looking: asyncio.Task[tuple[Survivor, ...]] | None = None
         process.exited.add_done_callback(self._exited)
 
     @property
@@ -299,26 +299,29 @@ class Worker:
         if self.ended.done() or self._looking is not None:
             return
         # Its group was killed with it; what took itself out of the group carries the token all the same.
-        looking = left_behind(self.process.identity, limit_s=self._timing.survivors_s)
+        looking = left_behind(self.process.identity)
         self._looking = self._loop.create_task(looking, name=f"sandport survivors of {self.process.pid}")
-        self._looking.add_done_callback(partial(self._looked, exited))
+        # Whoever waits for the end does not wait longer for what may be a machine out of breath.
+        timer = self._loop.call_later(self._timing.survivors_s, self._end, exited)
+        self._looking.add_done_callback(partial(self._looked, exited, timer))
 
-    def _looked(self, exited: Exit, looking: asyncio.Task[tuple[Survivor, ...] | None]) -> None:
-        found: tuple[Survivor, ...] | None = None
+    def _looked(self, exited: Exit, timer: asyncio.TimerHandle, looking: asyncio.Task[tuple[Survivor, ...]]) -> None:
+        timer.cancel()
+        survivors: tuple[Survivor, ...] = ()
         if not looking.cancelled():
             if (error := looking.exception()) is not None:
                 self._log("warning", f"what the worker left could not be looked for: {error!r}")
             else:
-                found = looking.result()
-        self._end(exited, found or ())
+                survivors = looking.result()
+        for survivor in survivors:
+            self._log("warning", f"the worker left a process outside of its group, which is left alone: {survivor}")
+        self._end(exited, survivors)
 
     def _end(self, exited: Exit, survivors: tuple[Survivor, ...] = ()) -> None:
         if self.ended.done():
             return
         expected = self._state == "stopping" and not self._cause
         killed = exited.signal == signal.SIGKILL and not self._cause and not expected
-        for survivor in survivors:
-            self._log("warning", f"the worker left a process outside of its group, which is left alone: {survivor}")
         report = CrashReport(
             id=secrets.token_hex(4),
             provider=self.provider,

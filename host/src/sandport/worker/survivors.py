@@ -75,18 +75,10 @@ def _looked_at(pid: int, prefix: str, workers: dict[str, Identity]) -> Survivor 
     )
 
 
-async def left_behind(identity: Identity, *, limit_s: float) -> tuple[Survivor, ...] | None:
-    """What still carries a dead worker's token, outside of its group, which was killed with it.
-
-    Returns:
-        The survivors; None where the looking took too long.
-    """
-    looking = asyncio.ensure_future(_in_thread(lambda: find(identity.token, limit_s=limit_s)))
-    done, _ = await asyncio.wait((looking,), timeout=limit_s)
-    if not done:
-        looking.cancel()
-        return None
-    return tuple(survivor for survivor in looking.result() if survivor.group != identity.pid)
+async def left_behind(identity: Identity) -> tuple[Survivor, ...]:
+    """What still carries a dead worker's token, outside of its group, which was killed with it."""
+    found = await _in_thread(lambda: find(identity.token))
+    return tuple(survivor for survivor in found if survivor.group != identity.pid)
 
 
 async def end_workers(root: Path, instance: str, *, patience_s: float) -> list[Survivor]:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import tempfile
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from sandport_sdk.v1 import errors, types, unpack
@@ -61,6 +60,7 @@ class Command:
         """Where it reads from, as long as that is open; None where it has all its input, or none."""
         self.followed = False
         self._tell: Literal["error", "dropped", "lie"] = "error"
+        self._begun = False
         self._params = params
         self._program: Program | None = None
         self._status: int | None = None
@@ -132,6 +132,8 @@ class Command:
         except TimeoutError:
             await self.stop("timedOut")
         self._status = await program.status
+        if self._status is None:
+            self.begin_reading()  # where an ordered fault keeps its call from it: nobody waits for that
         self._ended = asyncio.get_running_loop().time()
         self.exited.set_result(None)
         # Nobody waits for the output of a sandbox that is gone, and not for ever for that of what was killed.
@@ -142,12 +144,15 @@ class Command:
         self.over.set_result(None)
 
     def begin_reading(self, cut_bytes: int | None = None, tell: Literal["error", "dropped", "lie"] = "error") -> None:
-        """Begin to read its output.
+        """Begin to read its output; nothing happens where it was begun.
 
         Args:
             cut_bytes: An ordered fault: what comes after so many bytes of a stream is lost on its way.
             tell: What is said of that.
         """
+        if self._begun:
+            return
+        self._begun = True
         self._tell = tell
         for stream in self.streams:
             stream.begin(cut_bytes=cut_bytes)
@@ -299,8 +304,9 @@ def input_file(data: bytes) -> BinaryIO:
     """A file that holds a command's whole input: the command reads it when it likes, and nobody has to feed it."""
     if not data:
         return open(os.devnull, "rb")
-    file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    file = os.fdopen(os.memfd_create("input", os.MFD_CLOEXEC), "wb+")
     file.write(data)
+    file.flush()
     file.seek(0)
     return file
 

@@ -7,7 +7,6 @@ each order happened, so that one that kills its worker does not kill the next on
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import signal
@@ -122,7 +121,7 @@ class FaultBook:
 
 def key_of(fault: Fault) -> str:
     """What an order's count is kept under."""
-    return fault.id or hashlib.sha256(repr(fault).encode()).hexdigest()[:16]
+    return fault.id or _digest(repr(fault)).hex()
 
 
 def action_of(fault: Fault) -> str:
@@ -134,8 +133,14 @@ def comes_up(probability: float, of: str) -> bool:
     """Whether something of this probability happens; always the same for the same text."""
     if probability >= 1:
         return True
-    number = int.from_bytes(hashlib.sha256(of.encode()).digest()[:8], "big")
-    return number / 2**64 < probability
+    return int.from_bytes(_digest(of), "big") / 2**64 < probability
+
+
+def _digest(text: str) -> bytes:
+    """Eight bytes that are the same on every machine, which `hash` and `random` do not promise."""
+    import hashlib  # only where something is ordered
+
+    return hashlib.sha256(text.encode()).digest()[:8]
 
 
 class Passage:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import secrets
 import signal
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -77,8 +76,9 @@ class FakeProvider(Provider):
 
     def _greet(self) -> None:
         """Pass the point `hello`; blocks the worker, as a provider does that is stuck there."""
-        if not os.path.isdir(self._vendor.folder):
+        if not self._vendor.is_there:
             return
+        self._vendor.note("hello", storeId=self.session.store_id, host=self.session.host.name)
         for fault in self._book.due_here("hello"):
             if isinstance(fault, orders.Late):
                 time.sleep(fault.by_s)
@@ -114,6 +114,8 @@ class FakeProvider(Provider):
     async def close(self) -> None:
         """Let go: what runs is lost, the sandboxes stay for the next worker."""
         await self._pass("close")
+        if self._vendor.is_there:
+            self._vendor.note("close")
         if self._watching is not None:
             self._watching.cancel()
         if self._ending is not None:
@@ -161,6 +163,7 @@ class FakeProvider(Provider):
                 keep=params.keep,
                 egress=mode,
                 workload=params.workload or "",
+                deadline_ms=_deadline_ms(call),
             )
             call.dispatched = "unknown"
             try:
@@ -178,7 +181,11 @@ class FakeProvider(Provider):
         await self._hide(record, passage)
         if passage.find(orders.HalfCreate) is not None:
             raise errors.Unavailable("the vendor broke off the create", dispatched="unknown")
-        self._vendor.make_files(record)
+        try:
+            self._vendor.make_files(record)
+        except errors.WireError:
+            await self._vendor.end(record, why="destroyed")
+            raise
         await passage.at("after-files")
         await self._hide(record, passage)
         ready = await self._vendor.change(record.sandbox_id, state="ready")
@@ -299,15 +306,14 @@ class FakeProvider(Provider):
         self, what: str, params: types.CommandParams, call: Call, *, timeout_ms: int | None, **facts: object
     ) -> str:
         """Write to the journal what is about to be started; its nonce."""
-        nonce = secrets.token_hex(8)
-        remaining_s = call.remaining_s()
+        nonce = os.urandom(8).hex()
         self._vendor.note(
             what,
             nonce=nonce,
             sandboxId=params.sandbox_id,
             argv=_words(params),
             timeoutMs=timeout_ms,
-            deadlineMs=None if remaining_s is None else round(remaining_s * 1000),
+            deadlineMs=_deadline_ms(call),
             **facts,
         )
         return nonce
@@ -543,6 +549,12 @@ class FakeProvider(Provider):
                 with contextlib.suppress(errors.WireError):  # the next who looks at it goes on with it
                     await self._vendor.find(sandbox_id)
                 await self._forget_ended(sandbox_id)
+
+
+def _deadline_ms(call: Call) -> int | None:
+    """What the host said it would still wait."""
+    remaining_s = call.remaining_s()
+    return None if remaining_s is None else round(remaining_s * 1000)
 
 
 def _words(params: types.CommandParams) -> list[str]:

@@ -13,9 +13,11 @@ import json
 import os
 import signal
 import socket
+import struct
 import sys
 import time
 from array import array
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,8 +215,18 @@ class Starter:
 
 
 def _program() -> str:
+    """The guard's file: compiled where that is of its present source, since compiling is much of its start."""
     cached = guard.__spec__.cached
-    return cached if cached is not None and os.path.exists(cached) else guard.__file__
+    if cached is None:
+        return guard.__file__
+    source = os.stat(guard.__file__)
+    words = (0, int(source.st_mtime) & 0xFFFFFFFF, source.st_size & 0xFFFFFFFF)
+    try:
+        with open(cached, "rb") as file:
+            header = file.read(16)
+    except OSError:
+        return guard.__file__
+    return cached if header == MAGIC_NUMBER + struct.pack("<3I", *words) else guard.__file__
 
 
 def _set(future: asyncio.Future[Any], value: object) -> None:

@@ -10,8 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
-import subprocess
 from typing import TYPE_CHECKING, Any, Literal
 
 from sandport_sdk.v1 import Config, errors
@@ -67,6 +65,11 @@ class Vendor:
         self._store_id = store_id
         self._outage = SharedFile(folder / "outage.json")
         self._rate = SharedFile(folder / "rate.json")
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its folder is there; without, there is nothing to journal and nothing to order."""
+        return os.path.isdir(self.folder)
 
     def note(self, what: str, **facts: object) -> None:
         """Write to the journal."""
@@ -141,7 +144,15 @@ class Vendor:
     # ------------------------------------------------------------ creating
 
     async def create(
-        self, sandbox_id: str, config: FakeConfig, *, ttl_ms: int, keep: bool, egress: str, workload: str
+        self,
+        sandbox_id: str,
+        config: FakeConfig,
+        *,
+        ttl_ms: int,
+        keep: bool,
+        egress: str,
+        workload: str,
+        deadline_ms: int | None,
     ) -> Record:
         """Write the record of a new sandbox.
 
@@ -172,7 +183,15 @@ class Vendor:
                 workload=workload,
                 requests_per_s=config.requests_per_s,
             )
-            self.note("create", sandboxId=sandbox_id, storeId=self._store_id, ttlMs=ttl_ms, egress=egress, keep=keep)
+            self.note(
+                "create",
+                sandboxId=sandbox_id,
+                storeId=self._store_id,
+                ttlMs=ttl_ms,
+                egress=egress,
+                keep=keep,
+                deadlineMs=deadline_ms,
+            )
             try:
                 self.record_path(sandbox_id).parent.mkdir(mode=0o700, exist_ok=True)
                 self._write(record)
@@ -318,6 +337,9 @@ def _decoded(content: bytes) -> Record:
 
 
 def _remove(folder: Path) -> None:
+    import shutil  # not at each start of a worker: it brings every kind of archive with it
+    import subprocess
+
     try:
         shutil.rmtree(folder)
     except FileNotFoundError:

@@ -132,12 +132,10 @@ class InitProcess:
         self.ended = True
         self.close()
         self._reap()
-        for waiting in self._waiting:
-            set_if_waiting(waiting)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):  # Another worker's child is not ours to reap.
-            os.waitpid(self.pid, os.WNOHANG)
+            self.ended = os.waitpid(self.pid, os.WNOHANG)[0] == self.pid or self.ended
 
     def runs(self) -> bool:
         """Whether it has not ended yet, by the kernel's word of this moment."""
@@ -149,7 +147,7 @@ class InitProcess:
 
     async def wait(self, timeout_s: float) -> bool:
         """Whether it ended within the time."""
-        if not self.ended:
+        if not self.ended and self._fd >= 0:
             waiting: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append(waiting)
             timer = self._loop.call_later(timeout_s, set_if_waiting, waiting)
@@ -188,3 +186,5 @@ class InitProcess:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
+        for waiting in self._waiting:
+            set_if_waiting(waiting)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from sandport_sdk.v1 import Capabilities, Provider, errors, types
 
-from . import sandbox as sandboxes
+from . import lifetime
 from .config import LocalConfig
 from .errors import sandbox_failed
 from .places import Place, scan
-from .sandbox import SHELL, handle_of
+from .sandbox import NOTE, SHELL, handle_of
 
 if TYPE_CHECKING:
     from sandport_sdk.v1 import Call, Session
@@ -68,7 +68,7 @@ class LocalProvider(Provider):
                 ),
                 types.ProbeCheck(name="shell", ok=os.access(SHELL, os.X_OK), detail=os.fsdecode(SHELL)),
                 types.ProbeCheck(name="python", ok=os.access(sys.executable, os.X_OK), detail=sys.executable),
-                types.ProbeCheck(name="isolation", ok=not required, detail=f"none: {sandboxes.NOTE}"),
+                types.ProbeCheck(name="isolation", ok=not required, detail=f"none: {NOTE}"),
             )
         )
 
@@ -87,7 +87,7 @@ class LocalProvider(Provider):
                 detail=errors.Detail(field="egress.mode"),
                 dispatched="no",
             )
-        sandbox = await sandboxes.create(
+        sandbox = await lifetime.create(
             asyncio.get_running_loop(),
             Place(self.session.state_dir, params.sandbox_id),
             store_id=self.session.store_id,
@@ -118,7 +118,7 @@ class LocalProvider(Provider):
                     return types.AttachLeaseResult(state="attached", lease=known.lease())
             except OSError as error:
                 raise sandbox_failed(error, dispatched="no") from error
-        state, sandbox = await sandboxes.attach(
+        state, sandbox = await lifetime.attach(
             asyncio.get_running_loop(),
             Place(self.session.state_dir, params.sandbox_id),
             grace_ms=self.session.limits.orphan_grace_ms,
@@ -170,7 +170,7 @@ class LocalProvider(Provider):
 
         Repeat: succeeds with `gone`. Cancel: the init goes on with it; a repeat waits for the same end.
         """
-        state = await sandboxes.destroy(
+        state = await lifetime.destroy(
             asyncio.get_running_loop(),
             Place(self.session.state_dir, params.sandbox_id),
             self._sandboxes.get(params.sandbox_id),

@@ -28,6 +28,8 @@ SHORT_GRACE_MS = 400
 """One whose end is waited for."""
 _LOOK_S = 0.02
 _MOST_PAGES = 1_000
+_TRIES = 3
+"""So often a sandbox is ended: something else, as its expiry, may be ending it at the same time."""
 
 
 class Home:
@@ -148,8 +150,8 @@ class Home:
             What is wrong; empty once it is not listed any more.
         """
         deadline = time.monotonic() + session.times.call_s
-        said = "it is listed"
-        while time.monotonic() < deadline:
+        said, tries = "it is listed", 0
+        while time.monotonic() < deadline and tries < _TRIES:
             handle = self.listed(session, sandbox_id).get(sandbox_id)
             if handle is None:
                 return ""
@@ -157,11 +159,10 @@ class Home:
             answer = session.answer(session.request("destroyLease", {"sandboxId": sandbox_id})).body
             outcome = answer.get("result", answer.get("error"))
             said = f"{sandbox_id} attaches as {state!r}, destroyLease answers {outcome!r:.150}"
-            if state != "unreachable" or not patient:
-                # Whatever it said, it had its way: what is on the list now will stay there.
-                return f"{said}, and it is listed" if sandbox_id in self.listed(session, sandbox_id) else ""
-            time.sleep(_LOOK_S)
-        return said
+            tries += state != "unreachable" or not patient  # what cannot be reached now may be on its way to its end
+            if tries < _TRIES:
+                time.sleep(_LOOK_S)
+        return f"{said}, and it is listed" if sandbox_id in self.listed(session, sandbox_id) else ""
 
     def clear(self, *, patient: bool) -> list[str]:
         """End everything of this store; what could not be, with the reason."""

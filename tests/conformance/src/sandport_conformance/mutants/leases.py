@@ -160,8 +160,8 @@ class Leases:
         place = self.place(sandbox_id)
         if not place.there or call.params["handle"] != sandbox_id:
             return {"state": "gone"}
-        if sandbox_id not in self.held:
-            self.held[sandbox_id] = place.hold()
+        if not self.hold(place):
+            return {"state": "gone"}
         facts = place.facts()
         if facts is None:  # half made or half ended by a worker that is gone
             self.remove(sandbox_id)
@@ -171,6 +171,19 @@ class Leases:
         self.tell_guard(place)
         self.attached.add(sandbox_id)
         return {"state": "attached", "lease": self.lease_of(sandbox_id), "processesLost": self.has_lost(place)}
+
+    def hold(self, place: Place) -> bool:
+        """Say that this worker has a sandbox; False where it has gone meanwhile."""
+        with self.lock:
+            try:
+                if place.folder.name not in self.held:
+                    self.held[place.folder.name] = place.hold()
+            except FileNotFoundError:
+                return False
+        if not place.there:  # its end had it until now
+            self.forget(place.folder.name)
+            return False
+        return True
 
     def has_lost(self, place: Place) -> bool:
         """Whether what ran in a sandbox ended with a worker."""
