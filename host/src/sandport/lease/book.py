@@ -19,7 +19,7 @@ from sandport.log import Log
 from sandport.numbers import Timing
 from sandport.rate_limits import RateLimits, key_of
 from sandport.sandbox import Sandbox
-from sandport.store.errors import Stale, StoreUnusable
+from sandport.store.errors import InUse, Stale, StoreUnusable
 from sandport.store.records import Leased, Ref
 from sandport.store.states import CLEANED
 from sandport.store.store import Store
@@ -334,7 +334,7 @@ class Book:
 
         Raises:
             LeaseUnknown: There is none of this id or name.
-            InUse: Another process uses it; `force` ends it all the same.
+            InUse: Another process uses it, and `force` would end it all the same; or it is still being created.
             StoreUnusable: The journal cannot be written; nothing was done.
 
         Repeat: what is gone is gone.
@@ -346,6 +346,12 @@ class Book:
         if row.state in ("ending", "doubtful"):
             return await self.clean_up.attempt(row)
         dead = (await self._recovery.sort()).dead
+        if row.state in ("intended", "creating"):
+            if row.owner is None or row.owner in dead:
+                return await self.clean_up.attempt(row, dead=dead)
+            # What it will come to, only whoever creates it learns.
+            uses = await self.store.uses(leased.lease.id)
+            raise InUse(f"sandbox {row.id} is still being created by {row.owner}; end that first", uses=uses, row=row)
         with self.clean_up.holding(row.id):
             try:
                 row = await self.store.ending(row.ref, by=self._instance, reason=reason, force=force, dead=dead)
