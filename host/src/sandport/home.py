@@ -5,6 +5,7 @@ version         the layout's version; a newer one is refused
 store-id        minted once; written on every vendor resource, so that a list can be told from other stores'
 journal.db      sandboxes and leases, what was done and what is to be done
 instances/ID    locked by each host of this home for as long as it lives
+running/TOKEN   one for each worker that runs: which process it is
 workers/NAME    what must survive a provider's worker
 logs/
 ```

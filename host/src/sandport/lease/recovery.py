@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 
+import anyio
 from msgspec import Struct
 
 from sandport.log import Log
@@ -60,8 +61,9 @@ class Recovery:
         owners = await self._store.owners() - {self._instance}
         dead = await self._deaths.look(owners)
         # Those that own nothing may have left a worker that does not end.
-        for instance in sorted((dead.owners | dead.others) - self._workers_ended):
-            await self._end_workers(instance)
+        async with anyio.create_task_group() as tasks:
+            for instance in sorted((dead.owners | dead.others) - self._workers_ended):
+                tasks.start_soon(self._end_workers, instance)
         if dead.others:
             await self._deaths.clear(owners)
         if not dead.owners:
