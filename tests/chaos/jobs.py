@@ -252,6 +252,15 @@ class Job:
         if len(after) > len(before):
             self.fault(f"descriptors are left: {[name for name in after if name not in before]}")
 
+    async def glance(self) -> None:
+        """A next start that does nothing of its own: what is kept must outlive its workers from then on."""
+        async with self.host() as host:
+            await self.quiet(host)
+            kept = [(row.provider, row.id) for row in await host.store.sandboxes()]
+        for provider, sandbox in kept:
+            if not self.place.vendor_keeps(provider, sandbox):
+                self.fault(f"the journal keeps {sandbox}, and the provider does not know it")
+
     async def end_kept(self, host: Host, lease: str) -> None:
         """Use a kept lease, then end it."""
         async with host.attach(lease) as box:
@@ -287,5 +296,6 @@ JOBS: dict[str, Callable[[Job], Awaitable[None]]] = {
     "life": Job.life,
     "busy": Job.busy,
     "crowd": Job.crowd,
+    "glance": Job.glance,
     "settle": Job.settle,
 }

@@ -125,11 +125,11 @@ def chosen(cuts: Sequence[Cut], *, only: str = "", sample: int | None = None, se
 
     Args:
         cuts: All.
-        only: Those whose name has this text in it, or fits it as a pattern.
+        only: Those whose name has this text, or something that fits this pattern, in it.
         sample: So many, from every step of every provider as evenly as it goes.
         seed: Which ones these are.
     """
-    fitting = [cut for cut in cuts if only in cut.name or fnmatch.fnmatchcase(cut.name, only)]
+    fitting = [cut for cut in cuts if only in cut.name or fnmatch.fnmatchcase(cut.name, f"*{only}*")]
     if sample is None:
         return fitting
     draw = random.Random(seed)
