@@ -69,10 +69,20 @@ class Result(Struct, frozen=True, kw_only=True):
         return self.account.hits[-1]
 
     @property
+    def faults(self) -> list[str]:
+        """What is wrong with it, in words: leftovers, and what was done twice."""
+        return wrong_with(self.account)
+
+    @property
     def good(self) -> bool:
         """Whether nothing was left, and nothing done twice."""
-        account = self.account
-        return not (account.faults or account.double_creates or account.double_executions)
+        return not self.faults
+
+
+def wrong_with(account: Account) -> list[str]:
+    """What is wrong with a run, in words."""
+    twice = {"creates": account.double_creates, "executions": account.double_executions}
+    return [*account.faults, *(f"{count} {what} too many" for what, count in twice.items() if count)]
 
 
 class SweepFailed(Exception):
@@ -89,8 +99,8 @@ def all_cuts(providers: Sequence[str] = PROVIDERS, *, cells: int = 2) -> list[Cu
     accounts = run_all(list(orders.values()), cells=cells)
     cuts = []
     for (provider, family), account in zip(orders, accounts, strict=True):
-        if account.faults or account.double_creates or account.double_executions:
-            raise SweepFailed(f"the {family} of {provider} leaves something though nobody dies: {account.faults}")
+        if faults := wrong_with(account):
+            raise SweepFailed(f"the {family} of {provider} leaves something though nobody dies: {faults}")
         cuts += list(_cuts(provider, family, account.passed[len(orders[provider, family].stages) - 1]))
     return cuts
 
@@ -162,7 +172,7 @@ def swept(cuts: Sequence[Cut], *, cells: int = 2, progress: bool = False) -> lis
         if not result.good:
             bad += 1
             if progress:
-                print(f"\nFAILED {result.cut.name}\n  " + "\n  ".join(account.faults), file=sys.stderr, flush=True)
+                print(f"\nFAILED {result.cut.name}\n  " + "\n  ".join(result.faults), file=sys.stderr, flush=True)
         if progress and (done % 50 == 0 or done == len(cuts)):
             print(
                 f"{done}/{len(cuts)} runs, {bad} bad, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True
@@ -212,7 +222,7 @@ def main(providers: Sequence[str], *, only: str, sample: int | None, seed: int, 
     bad = [result for result in results if not result.good]
     for result in bad:
         print(f"\n{result.cut.name}")
-        for fault in result.account.faults:
+        for fault in result.faults:
             print(f"  {fault}")
     print(f"\n{table(results)}\n{time.monotonic() - started:.0f} s, {len(bad)} bad")
     for result in results:
