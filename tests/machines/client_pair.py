@@ -31,8 +31,10 @@ class ClientPair(Stage):
             self._took_what_was_sent(caller)
         self._check_slots()
         self._check_wedges(now)
-        if self.must_end_by is not None and not self.gone:
-            assert now <= self.must_end_by or self.dispatcher.ended.done(), "the worker does not end"
+        if self.dispatcher.ended.done() and not self.gone:
+            assert self.monitor.unanswered == [], "CALL-1: what was taken is answered before the worker ends"
+        elif self.must_end_by is not None and not self.gone:
+            assert now <= self.must_end_by, "the worker does not end"
         if not self.closed:
             assert self.late == self.late_expected, "an answer that came late is told to who settles it, and only once"
 
@@ -167,7 +169,7 @@ class ClientPair(Stage):
         """Everybody gets an outcome, and nothing is left on either side."""
         self._flows = True
         self._settle()
-        if self.frozen_at is not None or len(self.callers) % 3 == 2:
+        if self.frozen_at is not None or self.must_end_by is not None or len(self.callers) % 3 == 2:
             self._wait_it_out()
         else:
             self._end_in_order()
@@ -206,7 +208,6 @@ class ClientPair(Stage):
         self.wait(round((FINISH_S + 2 * DRAIN_S + CLOSE_S) * 1000) + 1)
         if not self.gone:
             assert self.dispatcher.ended.done(), "the worker does not end"
-            assert self.monitor.unanswered == [], "CALL-1: what was taken is answered before the worker ends"
             assert self.dispatcher._connection.open_ids == ()
             assert len(self.dispatcher._calls) == 0
             if not self.closed:

@@ -46,7 +46,7 @@ STALL_S = 1.0
 DRAIN_S = LIMITS.drain_ms / 1000
 SLACK_S = 1e-6
 
-_HIGH_BYTES = 300
+_HIGH_BYTES = 200
 """In a pipe; from there on its writer is told to hold back."""
 _SIDE: contextvars.ContextVar[str] = contextvars.ContextVar("side", default="host")
 """Whose task it is: those of a worker end with its process."""

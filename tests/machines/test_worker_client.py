@@ -143,7 +143,9 @@ class ClientAndDispatcher(TracedMachine):
         elif kind != "nothing":
             self.step("stray", what=kind)
 
-    @rule(kind=st.sampled_from(["nothing"] * 16 + ["freeze", "crash", "shut_down", "end_input"]), keep=sizes)
+    @rule(
+        kind=st.sampled_from(["nothing"] * 12 + ["freeze", "crash", "shut_down", "end_input", "end_input"]), keep=sizes
+    )
     def trouble(self, kind: str, keep: int) -> None:
         if kind == "crash":
             self.step("crash", keep=keep)
