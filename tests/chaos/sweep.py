@@ -24,7 +24,7 @@ TRIES = 3
 
 HELD = (
     Stage(job="busy", plan=Plan(Point("acquire", "> acquireLease", 1, "after"), "hold")),
-    Stage(job="busy", plan=Plan(Point("release", "commit ending", 1, "after"), "hold")),
+    Stage(job="leaving", plan=Plan(Point("release", "commit ending", 1, "after"), "hold")),
 )
 """Two hosts that die in the middle: what the swept recovery has to do with."""
 
