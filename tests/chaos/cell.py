@@ -156,7 +156,7 @@ def run(order: Order, within: Path | None = None) -> Account:
     kept: set[str] = set()
     last = len(order.stages)
     for number, stage in enumerate(order.stages):
-        if stage.job == "settle":
+        if stage.job in ("settle", "glance"):
             _end(held)
             kept |= _kept(place)
         pid = victim(place, order, number, stage)

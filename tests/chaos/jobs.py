@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -58,11 +59,15 @@ class Job:
             print(f"{time.time():.3f} {level}: {event} {fields}", flush=True)
 
         configuration, environ = self.place.configuration(*self.providers), self.place.environ()
+        before = descriptors()
         async with Host.open(configuration, home=self.place.home, environ=environ, log=Log(note)) as host:
             try:
                 yield host
             finally:
                 self.step("close")
+        left = list((Counter(descriptors()) - Counter(before)).elements())
+        if left:
+            self.fault(f"descriptors are left: {left}")
 
     def step(self, name: str) -> None:
         """The points from here on are of this step."""
@@ -190,15 +195,19 @@ class Job:
             self.step("release")
 
     async def busy(self) -> None:
-        """A host with a lease in use, a kept one, and a third that it then asks for: what a recovery finds."""
-        async with self.host() as host:
-            async with host.lease(self.provider) as box:
-                await self.keep(host)
-                running = asyncio.ensure_future(self.execute(box, f"sleep {LONG}"))
-                self.step("acquire")
-                async with host.lease(self.provider):
-                    self.step("release")
-            await running
+        """A host with a lease in use and a kept one, which asks for a third: what a recovery finds."""
+        async with self.host() as host, host.lease(self.provider) as box:
+            await self.keep(host)
+            running = asyncio.ensure_future(self.execute(box, f"sleep {LONG}"))
+            self.step("acquire")
+            async with host.lease(self.provider):
+                await running
+
+    async def leaving(self) -> None:
+        """A host with one lease that ends: what a recovery finds of another one."""
+        async with self.host() as host, host.lease(self.provider) as box:
+            await self.execute(box)
+            self.step("release")
 
     # ------------------------------------------------------------ a crowd
 
@@ -237,8 +246,6 @@ class Job:
 
     async def settle(self) -> None:
         """The next start on the same home: what is kept works, and is ended then; all else is gone by itself."""
-        self.step("recovery")
-        before = descriptors()
         async with self.host() as host:
             self.step("recovery")
             await self.quiet(host)
@@ -247,10 +254,15 @@ class Job:
                     await self.try_to(lambda lease=lease: self.end_kept(host, lease.id))  # type: ignore[misc]
             self.step("recovery")
             await self.quiet(host)
-            self.step("close")
-        after = descriptors()
-        if len(after) > len(before):
-            self.fault(f"descriptors are left: {[name for name in after if name not in before]}")
+
+    async def glance(self) -> None:
+        """A next start that does nothing of its own: what is kept must outlive its workers from then on."""
+        async with self.host() as host:
+            await self.quiet(host)
+            kept = [(row.provider, row.id) for row in await host.store.sandboxes()]
+        for provider, sandbox in kept:
+            if not self.place.vendor_keeps(provider, sandbox):
+                self.fault(f"the journal keeps {sandbox}, and the provider does not know it")
 
     async def end_kept(self, host: Host, lease: str) -> None:
         """Use a kept lease, then end it."""
@@ -286,6 +298,8 @@ def _rests(row: SandboxRow) -> bool:
 JOBS: dict[str, Callable[[Job], Awaitable[None]]] = {
     "life": Job.life,
     "busy": Job.busy,
+    "leaving": Job.leaving,
     "crowd": Job.crowd,
+    "glance": Job.glance,
     "settle": Job.settle,
 }

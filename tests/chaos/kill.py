@@ -14,6 +14,7 @@ from .cell import Account, FakeOrder, Order, Stage
 from .fleet import run_all
 from .moments import Moment
 from .points import Who
+from .sweep import wrong_with
 
 KINDS: tuple[Who, ...] = ("host", "worker", "both")
 STATES = ("intended", "creating", "leased", "ending", "doubtful", "requested", "active")
@@ -71,7 +72,7 @@ def killed(which: Sequence[Moment], seed: int, *, recovers: bool = True, cells: 
     orders = [order(moment, seed + number, recovers=recovers) for number, moment in enumerate(which)]
 
     def on_done(number: int, account: Account) -> None:
-        print("!" if account.faults else ".", end="", file=sys.stderr, flush=True)
+        print("!" if wrong_with(account) else ".", end="", file=sys.stderr, flush=True)
 
     accounts = run_all(orders, cells=cells, on_done=on_done)
     print(file=sys.stderr)
@@ -80,13 +81,8 @@ def killed(which: Sequence[Moment], seed: int, *, recovers: bool = True, cells: 
 
 def faults(one: Killed) -> list[str]:
     """What is wrong with a run."""
-    account = one.account
-    found = list(account.faults)
-    if account.double_creates or account.double_executions:
-        found.append(f"{account.double_creates} double creates, {account.double_executions} double executions")
-    if not account.struck:
-        found.append("the moment never came")
-    return found
+    found = wrong_with(one.account)
+    return found if one.account.struck else [*found, "the moment never came"]
 
 
 def table(kind: Who, done: Sequence[Killed]) -> str:

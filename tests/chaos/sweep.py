@@ -24,7 +24,7 @@ TRIES = 3
 
 HELD = (
     Stage(job="busy", plan=Plan(Point("acquire", "> acquireLease", 1, "after"), "hold")),
-    Stage(job="busy", plan=Plan(Point("release", "commit ending", 1, "after"), "hold")),
+    Stage(job="leaving", plan=Plan(Point("release", "commit ending", 1, "after"), "hold")),
 )
 """Two hosts that die in the middle: what the swept recovery has to do with."""
 
@@ -69,10 +69,20 @@ class Result(Struct, frozen=True, kw_only=True):
         return self.account.hits[-1]
 
     @property
+    def faults(self) -> list[str]:
+        """What is wrong with it, in words: leftovers, and what was done twice."""
+        return wrong_with(self.account)
+
+    @property
     def good(self) -> bool:
         """Whether nothing was left, and nothing done twice."""
-        account = self.account
-        return not (account.faults or account.double_creates or account.double_executions)
+        return not self.faults
+
+
+def wrong_with(account: Account) -> list[str]:
+    """What is wrong with a run, in words."""
+    twice = {"creates": account.double_creates, "executions": account.double_executions}
+    return [*account.faults, *(f"{count} {what} too many" for what, count in twice.items() if count)]
 
 
 class SweepFailed(Exception):
@@ -89,8 +99,8 @@ def all_cuts(providers: Sequence[str] = PROVIDERS, *, cells: int = 2) -> list[Cu
     accounts = run_all(list(orders.values()), cells=cells)
     cuts = []
     for (provider, family), account in zip(orders, accounts, strict=True):
-        if account.faults or account.double_creates or account.double_executions:
-            raise SweepFailed(f"the {family} of {provider} leaves something though nobody dies: {account.faults}")
+        if faults := wrong_with(account):
+            raise SweepFailed(f"the {family} of {provider} leaves something though nobody dies: {faults}")
         cuts += list(_cuts(provider, family, account.passed[len(orders[provider, family].stages) - 1]))
     return cuts
 
@@ -125,11 +135,11 @@ def chosen(cuts: Sequence[Cut], *, only: str = "", sample: int | None = None, se
 
     Args:
         cuts: All.
-        only: Those whose name has this text in it, or fits it as a pattern.
+        only: Those whose name has this text, or something that fits this pattern, in it.
         sample: So many, from every step of every provider as evenly as it goes.
         seed: Which ones these are.
     """
-    fitting = [cut for cut in cuts if only in cut.name or fnmatch.fnmatchcase(cut.name, only)]
+    fitting = [cut for cut in cuts if only in cut.name or fnmatch.fnmatchcase(cut.name, f"*{only}*")]
     if sample is None:
         return fitting
     draw = random.Random(seed)
@@ -162,7 +172,7 @@ def swept(cuts: Sequence[Cut], *, cells: int = 2, progress: bool = False) -> lis
         if not result.good:
             bad += 1
             if progress:
-                print(f"\nFAILED {result.cut.name}\n  " + "\n  ".join(account.faults), file=sys.stderr, flush=True)
+                print(f"\nFAILED {result.cut.name}\n  " + "\n  ".join(result.faults), file=sys.stderr, flush=True)
         if progress and (done % 50 == 0 or done == len(cuts)):
             print(
                 f"{done}/{len(cuts)} runs, {bad} bad, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True
@@ -212,7 +222,7 @@ def main(providers: Sequence[str], *, only: str, sample: int | None, seed: int, 
     bad = [result for result in results if not result.good]
     for result in bad:
         print(f"\n{result.cut.name}")
-        for fault in result.account.faults:
+        for fault in result.faults:
             print(f"  {fault}")
     print(f"\n{table(results)}\n{time.monotonic() - started:.0f} s, {len(bad)} bad")
     for result in results:

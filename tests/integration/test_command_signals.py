@@ -53,7 +53,8 @@ def test_a_signal_at_any_moment_leaves_nothing(sandport: Command, times: int) ->
             # so early, and a program that never gets further would not have passed the runs above.
             assert moment < MOMENTS // 2, seen
             continue
-        assert ended.code in {0, 128 + number}, seen  # 0: the command was over
+        # 0: the command was over. Where it did not get to run in between, the system hands over both at once.
+        assert ended.code in {0, *(128 + one for one in signals)}, seen
         assert "Traceback" not in ended.err, seen
 
 

@@ -457,6 +457,8 @@ class Pair:
 
     def finish(self) -> None:
         """Everything is answered, found lost or crashed; nothing is left in either table."""
+        if len(self.host_book.asked) % 4 == 3:
+            self.worker_crashes(keep=10**6)  # with calls open, some of them told
         if self.host_book.may("ping"):
             self.ping()  # if half a line stands in the pipe, this one is spoiled by it and the next is not
         self.deliver_all()

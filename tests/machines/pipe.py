@@ -27,7 +27,7 @@ class Pipe(Generic[_M]):
         ceiling: A longer line means something as soon as it has passed it.
     """
 
-    def __init__(self, ceiling: int) -> None:
+    def __init__(self, ceiling: int = 10**9) -> None:
         self._ceiling = ceiling
         self._bytes = bytearray()
         self._lines: deque[tuple[int, Line[_M]]] = deque()

@@ -100,6 +100,18 @@ class ConnectionPair(TracedMachine):
         if arrive:
             self.step("deliver", side="host", size=10_000)
 
+    @precondition(worker_is_busy)
+    @rule(pick=pick, cause=st.sampled_from(["cancelled", "deadline", None]), over=st.booleans())
+    def lose_an_answer(self, pick: int, cause: str | None, over: bool) -> None:
+        """Half a line stands before it; the ping behind it must find that."""
+        if cause is not None:
+            self.step("cancel", pick=pick, cause=cause)
+        if over:
+            self.step("tell", pick=pick)
+        self.step("half", side="worker")
+        self.step("answer", pick=pick, how="result")
+        self.step("ping")
+
     @rule(pick=pick, raw=st.booleans())
     def answer_again(self, pick: int, raw: bool) -> None:
         self.step("answer_again", pick=pick, raw=raw)

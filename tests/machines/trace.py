@@ -56,7 +56,7 @@ def read(path: Path) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
 class TracedMachine(RuleBasedStateMachine):
     """A machine whose rules do nothing but steps of a world.
 
-    The last failure that hypothesis tries is the smallest one, and its trace is what stays in `.hypothesis/traces`.
+    What failed last is in `.hypothesis/traces`; where hypothesis shrinks, that is the smallest failure.
     """
 
     machine: ClassVar[str]
@@ -120,4 +120,4 @@ def budget(examples: int, steps: int) -> settings:
     if os.environ.get("SANDPORT_MACHINE_SHRINK") == "0":
         phases.remove(Phase.shrink)
     wanted = int(os.environ.get("SANDPORT_MACHINE_EXAMPLES") or examples)
-    return settings(max_examples=wanted, stateful_step_count=steps, phases=phases)
+    return settings(max_examples=wanted, stateful_step_count=steps, phases=phases, report_multiple_bugs=False)

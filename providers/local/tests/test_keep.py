@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -88,6 +89,19 @@ async def test_an_attach_can_bring_the_grace_back(state_dir: Path, *, known: boo
         assert not lease.record["keep"]
     wait_for_end(init)
     assert entries(state_dir) == []
+
+
+async def test_a_kept_sandbox_whose_folder_was_removed_by_hand_ends(state_dir: Path) -> None:
+    """Nobody could find it any more, and its expiry may be far away."""
+    word = unique_sleep()
+    async with worker(state_dir) as host:
+        lease = await Lease.acquire(host, state_dir, keep=True)
+        await lease.sh(f"setsid -f sleep {word} >/dev/null 2>&1")
+        init = lease.init
+        started(word)
+    shutil.rmtree(lease.path)
+    wait_for_end(init)
+    assert running(word) == []
 
 
 async def test_expiry_ends_a_kept_sandbox_that_nobody_is_attached_to(state_dir: Path) -> None:

@@ -6,11 +6,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from sandport_conformance import home as home_module
 from sandport_conformance.bench import Bench
 from sandport_conformance.declaration import Uses
-from sandport_conformance.home import SHORT_GRACE_MS, kill, wait_until
+from sandport_conformance.home import SHORT_GRACE_MS, kill, patient_answer, wait_until
 from sandport_conformance.lab import Lab
-from sandport_conformance.outcomes import Failed
+from sandport_conformance.outcomes import Failed, TimedOut
 from sandport_conformance.processes import running
 from tests.conformance.tests import specimens
 from tests.conformance.tests.conftest import HEALTHY_COMMAND, TIMES, a_check, settings
@@ -54,6 +55,7 @@ def test_what_a_story_left_is_destroyed_by_a_worker_that_lives_or_a_new_one() ->
         assert home.listed(home.worker(), sandbox.id) == {}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_destroyed_fails_a_story_that_was_well_and_is_noted_beside_one_that_was_not() -> None:
     bench = Bench(specimens.command(specimens.KeepsSandboxes), settings=settings(), times=TIMES, seed=1)
     bench.start()
@@ -96,3 +98,17 @@ def test_a_process_is_found_by_a_text_of_its_command_line_and_not_when_it_has_en
         sandbox.destroy()
         assert running(mark) == []
         sandbox.session.answer(call)
+
+
+def test_a_worker_that_is_waited_for_hears_pings_and_does_not_take_its_host_for_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(home_module, "_HEARTBEAT_S", 0.05)
+    with a_lab() as (_, lab), lab.home() as home:
+        limits = {**home.worker().offered["limits"], "hostSilenceMs": 800}
+        session = home.worker(limits=limits)
+        sandbox = home.acquire(session)
+        answer = patient_answer(session, sandbox.start(["sleep", "2"]), lab.times.call_s)
+        assert answer.body["result"]["exitCode"] == 0
+        with pytest.raises(TimedOut, match=r"within 0\.1 s"):
+            patient_answer(session, sandbox.start(["sleep", "300"]), 0.1)

@@ -87,6 +87,7 @@ class Attachment:
         self._provider = provider
         self.handle = handle
         self.keep = keep
+        self._keep_told = keep is None
         self.lost: str | None = None
         self.on_lost: Callable[[str], None] | None = None
         self.lease: LeaseResult | None = None
@@ -132,8 +133,14 @@ class Attachment:
     async def set_keep(self, keep: bool) -> None:  # noqa: FBT001 - the one thing that it sets
         """Tell the provider whether the sandbox outlives its workers. Repeat: says it again."""
         self.keep = keep
+        self._keep_told = False
         async with self._attaching:
             await self._attach(await self._workers.worker())
+
+    async def confirm_keep(self) -> None:
+        """Tell the provider again what it may not have heard of `set_keep`; nothing where it has."""
+        if self.keep is not None and not self._keep_told:
+            await self.set_keep(self.keep)
 
     async def _attach(self, worker: Worker) -> None:
         params = AttachLeaseParams(
@@ -154,6 +161,7 @@ class Attachment:
             self._log("warning", "the sandbox was re-attached; its files are there, what ran in it is not")
         self.lease = answer.lease or self.lease
         self._attached_to = worker
+        self._keep_told = True
 
     def lose(self, why: str) -> None:
         """Note that the sandbox is there no more."""

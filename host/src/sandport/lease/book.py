@@ -267,7 +267,13 @@ class Book:
         return True
 
     def _attachment(
-        self, request: LeaseRequest, handle: str, workers: Workers, *, worker: Worker | None = None
+        self,
+        request: LeaseRequest,
+        handle: str,
+        workers: Workers,
+        *,
+        worker: Worker | None = None,
+        keep: bool | None = None,
     ) -> Attachment:
         return Attachment(
             request.provider,
@@ -277,6 +283,7 @@ class Book:
             secrets=request.secrets,
             workers=workers,
             worker=worker,
+            keep=keep,
             limits=self.limits,
             timing=self._timing,
             log=self._log.bind(sandbox=request.sandbox_id),
@@ -316,7 +323,9 @@ class Book:
         request = request_of(leased.sandbox, leased.lease)
         workers = self._workers_of(leased.sandbox.provider, leased.sandbox.tenant)
         assert leased.sandbox.handle is not None  # an active lease has one
-        attachment = self._attachment(request, leased.sandbox.handle, workers)
+        # Said again, where it is kept: whoever kept it may have died before the provider heard of it.
+        keep = True if leased.lease.kept else None
+        attachment = self._attachment(request, leased.sandbox.handle, workers, keep=keep)
         try:
             await attachment.worker()
         except LeaseLost:
@@ -378,6 +387,8 @@ class Book:
 
     async def _sweep(self, ahead_s: float, on_done: OnDone | None) -> tuple[Attempted, ...]:
         found = await self._recovery.sort()
+        for sandbox_id in found.spared:
+            self._spawn(self._keep_going(sandbox_id), f"sandport keep {sandbox_id}")
         rows = {row.id: row for row in await self.clean_up.due(dead=found.dead) if row.id not in found.spared}
         until_ms = self._clock.now_ms() + ahead_s * 1000
         waiting = await self.store.sandboxes(states=CLEANED, owners=(None,)) if ahead_s else ()
@@ -386,6 +397,20 @@ class Book:
         if found.dead:
             await self._recovery.clear()
         return attempted
+
+    async def _keep_going(self, sandbox_id: str) -> bool:
+        """Its owner may have died between its own word that it keeps a sandbox and the provider's."""
+        try:
+            leased = await self.store.leased(sandbox_id)
+            handle = leased.sandbox.handle
+            if not leased.lease.kept or leased.lease.state != "active" or handle is None:
+                return False
+            workers = self._workers_of(leased.sandbox.provider, leased.sandbox.tenant)
+            await self._attachment(request_of(leased.sandbox, leased.lease), handle, workers, keep=True).worker()
+        except SandportError as error:
+            self._log("warning", f"the provider may not know that the sandbox is kept: {error}", sandbox=sandbox_id)
+            return False
+        return True
 
     async def run(self) -> None:
         """Clean up until cancelled: what is due, when it is due, and what others leave."""

@@ -129,6 +129,12 @@ class Tenure:
             StoreUnusable: The journal cannot be written; the next start lets it go.
         """
         try:
+            # A worker may have died over `keep`: the journal has it then, and the provider has not.
+            async with asyncio.timeout(self._timing.close_grace_s):
+                await self._attachment.confirm_keep()
+        except (SandportError, TimeoutError) as error:
+            self._log("warning", f"the provider may not know that the sandbox is kept: {error}")
+        try:
             await self._store.release(self.lease_id, by=self._instance)
         except Stale as stale:
             self._log("warning", f"the kept lease had ended before its block: {stale}")

@@ -60,6 +60,8 @@ PASS_S = 0.002
 SLOW_PASSES = 1000
 """After so many something does not end though it was killed (it waits in the kernel): looked at less often."""
 SLOW_PASS_S = 0.1
+LOOK_S = 1.0
+"""A kept sandbox looks no more often than that whether its folder is still there."""
 STRAY_PASSES = 5
 """Looks at an orphan of unknown origin before it is left alone: amid an exec a process shows no environment."""
 STRANGERS = 8
@@ -445,8 +447,8 @@ class Init:
         At most half a minute: a poll does not count the time of a suspended machine.
         """
         due = [kill.next_at for kill in self.kills]
-        if self.alone_since is not None and not self.kept:
-            due.append(self.alone_since + self.grace_s)
+        if self.alone_since is not None:
+            due.append(self.alone_since + self.patience_s())
         return max(0.0, min(30_000.0, math.ceil((min(due) - boot_time()) * 1000))) if due else None
 
     def on_time(self) -> None:
@@ -454,13 +456,15 @@ class Init:
         now = boot_time()
         for kill in [kill for kill in self.kills if kill.next_at <= now]:
             self.step(kill, now)
-        if (
-            self.alone_since is not None
-            and not self.kept
-            and not self.ending
-            and now >= self.alone_since + self.grace_s
-        ):
-            self.ending = "orphaned"
+        if self.alone_since is not None and not self.ending and now >= self.alone_since + self.patience_s():
+            if self.kept and is_recorded():
+                self.alone_since = now
+            else:
+                self.ending = "orphaned"
+
+    def patience_s(self) -> float:
+        """How long it is alone before it ends or, where it is kept, looks whether anybody could still find it."""
+        return max(self.grace_s, LOOK_S) if self.kept else self.grace_s
 
     def on_expiry(self) -> None:
         """End where it is time; the clock may have been set back since the timer said so."""
@@ -859,6 +863,17 @@ def record_keep(kept: bool) -> None:  # noqa: FBT001
             raise OSError(errno.EIO, f"it is broken: {error}") from None
     if record.get("keep", False) != kept:
         write_whole(RECORD, json.dumps(record | {"keep": kept}))
+
+
+def is_recorded() -> bool:
+    """Whether a worker could still find us: not where somebody has removed the folder by hand."""
+    try:
+        os.lstat(RECORD)
+    except FileNotFoundError:
+        return False
+    except OSError:  # A command may have closed the folder to its owner; it is there.
+        return True
+    return True
 
 
 def write_whole(path: str, text: str) -> None:

@@ -10,14 +10,16 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from .outcomes import Failed, NotStarted
+from .messages import Message
+from .outcomes import Failed, NotStarted, TimedOut
 from .sandbox import Sandbox
 from .schema import Json
-from .session import Session
+from .session import Id, Session
 
 if TYPE_CHECKING:
     from .lab import Lab
@@ -27,6 +29,8 @@ LONG_GRACE_MS = 30_000
 SHORT_GRACE_MS = 400
 """One whose end is waited for."""
 _LOOK_S = 0.02
+_HEARTBEAT_S = 5.0
+"""As the default `heartbeatMs`."""
 _MOST_PAGES = 1_000
 _TRIES = 3
 """So often a sandbox is ended: something else, as its expiry, may be ending it at the same time."""
@@ -102,7 +106,7 @@ class Home:
         self._used = True
         return self.lab.acquire(session, members)
 
-    def begin_acquire(self, session: Session, **members: Any) -> tuple[str, int | str]:
+    def begin_acquire(self, session: Session, **members: Any) -> tuple[str, Id]:
         """Ask for a sandbox and come back at once: its id, and the request's."""
         self._used = True
         sandbox_id = self.lab.new_sandbox_id()
@@ -185,6 +189,21 @@ def shut_down(session: Session) -> None:
     session.call("shutdown", {"drainMs": 1_000})
     session.process.close_input()
     session.exit()
+
+
+def patient_answer(session: Session, request_id: Id, timeout_s: float) -> Message:
+    """The answer to a request that may take longer than a worker waits for a silent host: it is pinged meanwhile.
+
+    Raises:
+        Failed: It did not come in time, or the worker does not answer its pings.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not session.answers(request_id) and (left_s := deadline - time.monotonic()) > 0:
+        if not session.pump(partial(session.answers, request_id), min(left_s, _HEARTBEAT_S)):
+            session.ping()
+    if not session.answers(request_id):
+        raise TimedOut(f"no answer to id {request_id!r:.60} within {timeout_s:.1f} s")
+    return session.answers(request_id)[0]
 
 
 def wait_until(holds: Callable[[], object], timeout_s: float) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sandport_conformance.declaration import Needs, Uses, check
-from sandport_conformance.home import Home, kill, wait_until
+from sandport_conformance.home import Home, kill, patient_answer, wait_until
 from sandport_conformance.lab import Lab
 from sandport_conformance.outcomes import Failed, NotApplicable, expect
 from sandport_conformance.processes import running
@@ -99,7 +99,7 @@ def destroyed_by_another_worker(stage: Stage) -> Json:
 
 def _answer(session: Session, request_id: Id) -> Json:
     """The answer to a command, held to the schema."""
-    body = session.answer(request_id).body
+    body = patient_answer(session, request_id, session.times.call_s).body
     if "error" in body:
         return {"error": session.error_of(request_id)}
     return {"result": session.result_of(request_id)}
@@ -150,7 +150,7 @@ def destroying_ends_what_others_started(lab: Lab) -> None:
     "LEASE-23",
     part="destroy",
     uses=Uses.OWN,
-    needs=Needs(commands=("print_then_sleep",)),
+    needs=Needs(commands=("print_then_sleep", "note_ids", "leave_daemon")),
     why="A command that did not finish must not look like one that did, or that failed by itself.",
     broken="answers with exit code 0, or with a signal that nobody sent it",
     fix="Answer what still runs when the sandbox is destroyed with SandboxLost, and with `partial`.",
@@ -262,7 +262,7 @@ def expired_while_a_command_runs(stage: Stage) -> Expired:
         session.pump(lambda: session.notifications("output") or session.answers(call), stage.times.call_s)
         if not session.notifications("output") and time.time() * 1000 > end_ms:
             return None
-        session.answer(call, timeout_s=max(0.0, end_ms / 1000 - time.time()) + stage.times.call_s)
+        patient_answer(session, call, max(0.0, end_ms / 1000 - time.time()) + stage.times.call_s)
         early_ms = end_ms - time.time() * 1000
         answer = _answer(session, call)
         _wait_for(end_ms)
