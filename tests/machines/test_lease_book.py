@@ -64,6 +64,22 @@ class LeaseBook(TracedMachine):
     def lease(self, which: int, plan: str, keep: bool, lives: bool) -> None:
         self.step("lease", which=which, plan=plan, keep=keep, lives=lives)
 
+    @rule(
+        which=which,
+        plan=st.sampled_from(get_args(Plan)),
+        how=st.sampled_from(["cancel", "kill", "crash_worker"]),
+        after_s=st.sampled_from([0, 1, 11, 40]),
+    )
+    def give_up_while_asking(self, which: int, plan: str, how: str, after_s: int) -> None:
+        self.step("open", which=which)
+        self.step("lease", which=which, plan=plan, keep=False, lives=False)
+        if how == "cancel":
+            self.step("cancel", pick=-1, turns=0)
+        else:
+            self.step(how, which=which)
+        self.step("open", which=which)
+        self.step("wait", for_s=after_s)
+
     @rule(pick=pick)
     def leave(self, pick: int) -> None:
         self.step("leave", pick=pick)

@@ -13,6 +13,7 @@ LIST = Path(__file__).with_name("bugs.toml")
 FINDERS = {
     "connection pair": "tests/machines/test_connection_pair.py",
     "worker client": "tests/machines/test_worker_client.py",
+    "lease book": "tests/machines/test_lease_book.py",
 }
 """What looks for bugs, by the name that the list uses; a machine's name is that of its traces too."""
 
