@@ -34,6 +34,7 @@ from .points import Ledger, Passed, Plan
 from .seams import Seams
 from .stock import files_left, kernel_left, processes_left
 
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 STAGE_WITHIN_S = 60.0
 """A victim that takes longer says where it is, and ends."""
@@ -105,6 +106,7 @@ def victim(place: Place, order: Order, number: int, stage: Stage) -> int:
         return pid
     code = 1
     try:
+        die_with_parent()
         log = os.open(place.log(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         null = os.open(os.devnull, os.O_RDONLY)
         for fd, target in ((null, 0), (log, 1), (log, 2)):
@@ -240,7 +242,16 @@ def _counted(place: Place, order: Order, faults: list[str], rows: list[Row], *, 
 
 def become_reaper() -> None:
     """Have orphans below this process come to it, and not to the machine's first process."""
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """Have this process killed when the one that forked it is: a held victim would wait for ever."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), *(ctypes.c_ulong(0),) * 3) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
 

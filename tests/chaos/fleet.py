@@ -44,7 +44,11 @@ def run_all(
 
     def work() -> None:
         with subprocess.Popen(
-            (sys.executable, "-m", "tests.chaos.cell"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+            (sys.executable, "-m", "tests.chaos.cell"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            start_new_session=True,  # a Ctrl-C is ours: a cell finishes its run, and so leaves nothing
         ) as cell:
             assert cell.stdin is not None
             assert cell.stdout is not None
@@ -68,8 +72,14 @@ def run_all(
     threads = [threading.Thread(target=work) for _ in range(max(1, min(cells, len(orders))))]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        failures.append("interrupted")
+        for thread in threads:
+            thread.join()
+        raise
     if failures:
         raise CellFailed("; ".join(failures))
     return [accounts[number] for number in range(len(orders))]

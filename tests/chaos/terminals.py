@@ -16,7 +16,7 @@ from collections import Counter
 
 from msgspec import Struct
 
-from .cell import Order, Stage, become_reaper, victim, wait_for
+from .cell import Order, Stage, become_reaper, die_with_parent, victim, wait_for
 from .place import DELAYS, TIMING, Place
 from .stock import files_left, kernel_left, living, processes_left, reap
 from .terminal import OPERATIONS, Terminal
@@ -63,6 +63,7 @@ def start(place: Place, number: int, seed: int) -> int:
         return pid
     code = 1
     try:
+        die_with_parent()
         log = os.open(place.log(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)

@@ -25,7 +25,9 @@ QUICK = Timing(
     close_grace_s=5.0,
     command_margin_s=5.0,
     stop=StopLadder(drain_s=2.0, eof_s=2.0, term_s=1.0, kill_s=5.0),
-    restart=Restart(at_most=1000, start_failures_at_most=1000, wedges_at_most=1000, first_delay_s=0.001, longest_delay_s=0.001),
+    restart=Restart(
+        at_most=1000, start_failures_at_most=1000, wedges_at_most=1000, first_delay_s=0.001, longest_delay_s=0.001
+    ),
 )
 """Waits for tests: what should not pass is long, what should is short."""
 

@@ -391,3 +391,30 @@ def test_a_state_of_an_embedder_is_seen_and_left(sandport: Command, tmp_path: Pa
     (lease,) = sandport.leases()
     assert lease["pending"]["why"] == "ownerDead"
     assert sandport("reap").code == 0
+
+
+def test_a_lease_that_another_process_looks_after_is_ended_with_force_only(sandport: Command, tmp_path: Path) -> None:
+    """Clean-up of another host has it in hand, without using it."""
+    assert keep(sandport).code == 0
+    (lease,) = sandport.leases()
+    script = tmp_path / "keeper.py"
+    script.write_text(
+        "import asyncio, sys\nfrom sandport import Host\n"
+        "async def main():\n"
+        "    async with Host.open(cleans_up=False) as host:\n"
+        "        row = await host.store.sandbox(sys.argv[1])\n"
+        "        await host.store.claim(row.ref, by=host.instance)\n"
+        "        print('has it', flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    python = Path(sandport.env["PATH"].split(os.pathsep)[0], "python")
+    words = [python, "-P", script, lease["sandbox"]]
+    with subprocess.Popen(words, env=sandport.env, stdout=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"has it\n"
+        done = sandport("leases", "end", "box")
+        assert (done.code, len(done.lines)) == (125, 1)
+        assert f"process {process.pid} (keeper.py); --force ends it" in done.err
+        assert sandport("leases", "end", "box", "--force").code == 0
+        process.kill()

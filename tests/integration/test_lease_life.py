@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from sandport.errors import (
     NameTaken,
     QuotaExceeded,
     RateLimited,
+    StoreUnusable,
     Unavailable,
     WorkerCrashed,
 )
@@ -513,3 +515,44 @@ async def test_what_an_operator_forgets_is_gone_with_a_reason(vendor: Vendor) ->
         assert await states(host) == {"gone": 1}
         *_, last = await host.store.receipts(sandbox.id)
         assert (last.what, last.detail) == ("forgotten", "the account was closed")
+
+
+async def test_a_kept_lease_whose_time_is_over_is_nobodys_again_once_its_user_is_done(vendor: Vendor) -> None:
+    clock = VirtualClock()
+    async with vendor.host(clock=clock) as first, vendor.host() as second:
+        async with first.lease("env", keep=True, ttl_s=3600.0, name="old"):
+            pass
+        async with second.attach("old"):
+            clock.advance(100 * 365 * 86400)
+            assert [attempted.end for attempted in await first.clean_up()] == ["not ours"]
+            row = (await first.store.leased("old")).sandbox
+            assert (row.state, row.owner) == ("leased", None)
+        await first.clean_up()
+        assert await states(first) == {"gone": 1}
+    vendor.fake.assert_nothing_left()
+
+
+async def test_clean_up_goes_on_after_the_journal_could_not_be_written(
+    vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that was full for a while must not end the only thing that ends what is left."""
+    vendor.fake.order("destroy.before", "error", condition="Unavailable", dispatched="no", times=3)
+    async with vendor.host(delays=EAGER.__class__(first_s=0.01, longest_s=0.01)) as host:
+        claim = host.store.claim
+        refusals = 2
+
+        async def full(*arguments: Any, **members: Any) -> Any:
+            nonlocal refusals
+            refusals -= 1
+            if refusals >= 0:
+                raise StoreUnusable("the disk is full", dispatched="no")
+            return await claim(*arguments, **members)
+
+        monkeypatch.setattr(host.store, "claim", full)
+        monkeypatch.setattr("sandport.lease.book.LOOK_S", 0.01)
+        async with host.lease("env"):
+            pass
+        await vendor.fake.until(lambda: not vendor.fake.sandboxes(), "the end of the sandbox")
+        assert refusals < 0
+    assert not vendor.records.texts("critical")
+    vendor.fake.assert_nothing_left()

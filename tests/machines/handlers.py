@@ -112,7 +112,12 @@ class Handler:
         assert call is not None
         match order.what:
             case "output" if self._may_write(order.stream):
-                await call.output(order.stream, content(self.number, order.stream, call.sent(order.stream), order.size))
+                data = content(self.number, order.stream, call.sent(order.stream), order.size)
+                self.writes = order.stream
+                try:
+                    await call.output(order.stream, data)
+                finally:
+                    self.writes = None
             case "end" if self._may_write(order.stream):
                 await call.end(order.stream, "seen")
             case "return":

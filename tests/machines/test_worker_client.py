@@ -22,6 +22,8 @@ deadlines = st.sampled_from([0, 0, 1, 1_000, 7_000, 20_000])
 waits = st.sampled_from([1, 400, 1_000, 5_000, 5_001, 12_000, 31_000])
 sizes = st.one_of(st.integers(1, 80), st.integers(80, 400), st.just(100_000))
 
+TROUBLE = [*["nothing"] * 12, "freeze", "crash", "shut_down", "end_input", "end_input"]
+
 
 class ClientAndDispatcher(TracedMachine):
     machine = "worker client"
@@ -143,14 +145,22 @@ class ClientAndDispatcher(TracedMachine):
         elif kind != "nothing":
             self.step("stray", what=kind)
 
-    @rule(
-        kind=st.sampled_from(["nothing"] * 12 + ["freeze", "crash", "shut_down", "end_input", "end_input"]), keep=sizes
-    )
+    @rule(kind=st.sampled_from(TROUBLE), keep=sizes)
     def trouble(self, kind: str, keep: int) -> None:
         if kind == "crash":
             self.step("crash", keep=keep)
         elif kind != "nothing":
             self.step(kind)
+
+    @rule(how=st.sampled_from(["end_input", "shut_down"]), policy=policies, really=st.integers(0, 4))
+    def end_with_a_call_open(self, how: str, policy: str, really: int) -> None:
+        """Nobody tells its handler anything any more."""
+        if not really:
+            self.step("call", method="execute", policy=policy, deadline_ms=0, by_hand=False)
+            self.arrive("worker")
+            self.step(how)
+            self.step("flow", on=True)
+            self.step("wait", ms=20_000)
 
     @rule()
     def reap(self) -> None:

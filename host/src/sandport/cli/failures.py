@@ -54,8 +54,7 @@ def failure_of(error: BaseException, *, started: bool = False) -> Failure:
         error: What was raised.
         started: Something had been started by then, so that the code for wrong use would say too little.
     """
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
+    error = _single(error)
     code = _code(error)
     return Failure(
         condition=type(error).__name__ if _ours(error) else "Bug",
@@ -64,6 +63,16 @@ def failure_of(error: BaseException, *, started: bool = False) -> Failure:
         dispatched=getattr(error, "dispatched", "unknown"),
         code=exit_codes.OURS if started and code == exit_codes.USAGE else code,
     )
+
+
+def _single(error: BaseException) -> BaseException:
+    """The one that is told: of several that failed together the first, as long as none is a fault of our own."""
+    while isinstance(error, BaseExceptionGroup):
+        _, faults = error.split(lambda one: not isinstance(one, BaseExceptionGroup) and _ours(one))
+        if faults is not None and len(error.exceptions) > 1:
+            return error
+        error = error.exceptions[0]
+    return error
 
 
 def _ours(error: BaseException) -> bool:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 import anyio
+import msgspec
 from msgspec import Struct
 
 from sandport.configuration import Configuration, load
 from sandport.errors import SandportError
 from sandport.host import Host
 from sandport.lease.view import process_of
-from sandport.store.errors import InUse
+from sandport.store.errors import InUse, Stale
 
 from . import exit_codes
 from .answers import answered
@@ -83,16 +84,11 @@ async def _end(host: Host, asked: str, *, force: bool) -> Ended:
         attempted = await host.end_lease(lease.id, force=force)
     except SandportError as error:
         failure = failure_of(error)
-        if isinstance(error, InUse):
-            people = [await asyncio.to_thread(process_of, host.home.root, use.instance) for use in error.uses]
+        if holders := _holders(error):
+            people = [await asyncio.to_thread(process_of, host.home.root, holder) for holder in holders]
             used = ", ".join(map(process_text, people))
-            failure = Failure(
-                condition=failure.condition,
-                message=f"it is used by process {used}; --force ends it all the same",
-                retry=failure.retry,
-                dispatched=failure.dispatched,
-                code=failure.code,
-            )
+            message = f"it is used by process {used}; --force ends it all the same"
+            failure = msgspec.structs.replace(failure, message=message)
         return Ended(asked=asked, end="refused", detail=failure.message, error=failure)
     return Ended(
         asked=asked,
@@ -103,6 +99,15 @@ async def _end(host: Host, asked: str, *, force: bool) -> Ended:
         detail=unicode_text(attempted.detail),
         before=leased.sandbox.state == "gone" or leased.sandbox.generation != lease.generation,
     )
+
+
+def _holders(error: SandportError) -> tuple[str, ...]:
+    """The instances that stand in the way of an end without force."""
+    if isinstance(error, InUse):
+        return tuple(use.instance for use in error.uses)
+    if isinstance(error, Stale) and error.row is not None and error.row.owner is not None:
+        return (error.row.owner,)
+    return ()
 
 
 def _tell(one: Ended, *, as_json: bool) -> None:

@@ -21,7 +21,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
-import anyio
 from msgspec import Raw, Struct
 
 from sandport.clock import Clock
@@ -143,9 +142,10 @@ class CleanUp:
             if on_done is not None:
                 on_done(attempted, len(done), len(chosen))
 
-        async with anyio.create_task_group() as tasks:
-            for row in chosen:
-                tasks.start_soon(one, row)
+        ends = await asyncio.gather(*map(one, chosen), return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end  # the journal's, and all others are the same
         return tuple(done)
 
     async def attempt(self, row: SandboxRow, *, dead: frozenset[str] = NOBODY) -> Attempted:
@@ -167,10 +167,12 @@ class CleanUp:
 
     async def _attempt(self, row: SandboxRow, dead: frozenset[str]) -> Attempted:
         reason = "its owner died" if row.owner is not None else "its time is over"
-        row = await self._store.claim(row.ref, by=self._instance, dead=dead)
         if row.state in ("leased", "idle"):
+            # In one step: a claim would stay where somebody turns out to use it.
             row = await self._store.ending(row.ref, by=self._instance, reason=reason, dead=dead)
-        elif row.state == "creating":
+            return await self._settle(row, None)
+        row = await self._store.claim(row.ref, by=self._instance, dead=dead)
+        if row.state == "creating":
             await self._store.doubtful(row.ref, by=self._instance, reason="its owner died while it was created")
             row = await self._read(row)
         return await self._settle(row, None)

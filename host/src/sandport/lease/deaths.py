@@ -38,7 +38,7 @@ class Deaths(Protocol):
         """See to it that a dead instance's workers have ended; in words, what still runs and is left alone."""
 
     async def clear(self, named: frozenset[str]) -> None:
-        """Forget dead instances, but for these."""
+        """Forget dead instances whose workers have been seen to, but for these."""
 
 
 class KernelDeaths:
@@ -50,6 +50,7 @@ class KernelDeaths:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._seen_to: set[str] = set()
 
     async def look(self, owners: frozenset[str]) -> Dead:
         """Ask for each instance's lock.
@@ -60,17 +61,26 @@ class KernelDeaths:
         return await asyncio.to_thread(self._look, owners)
 
     def _look(self, owners: frozenset[str]) -> Dead:
-        try:
-            known = {name for name in os.listdir(self._root / "instances") if instances.INSTANCE_ID.fullmatch(name)}
-        except FileNotFoundError:
-            known = set()
-        dead = instances.dead(self._root, known | owners)
+        dead = instances.dead(self._root, self._known() | owners)
         return Dead(owners=dead & owners, others=dead - owners)
+
+    def _known(self) -> frozenset[str]:
+        try:
+            names = os.listdir(self._root / "instances")
+        except FileNotFoundError:
+            return frozenset()
+        return frozenset(name for name in names if instances.INSTANCE_ID.fullmatch(name))
 
     async def end_workers(self, instance: str) -> list[str]:
         """Wait for them, then kill what is proven to be theirs. Repeat: finds nothing."""
-        return [str(left) for left in await survivors.end_workers(self._root, instance, patience_s=ORPHANS_S)]
+        left = await survivors.end_workers(self._root, instance, patience_s=ORPHANS_S)
+        self._seen_to.add(instance)
+        return [str(survivor) for survivor in left]
 
     async def clear(self, named: frozenset[str]) -> None:
-        """Remove the files of dead instances, but for these."""
-        await asyncio.to_thread(instances.clear_dead, self._root, named)
+        """Remove the files of dead instances whose workers have been seen to, but for these."""
+        await asyncio.to_thread(self._clear, named)
+
+    def _clear(self, named: frozenset[str]) -> None:
+        # Who died after the look keeps its file: without it nobody would look for what its workers left.
+        instances.clear_dead(self._root, named | (self._known() - self._seen_to))

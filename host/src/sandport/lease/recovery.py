@@ -6,10 +6,10 @@ otherwise appear after everybody had stopped looking.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 
-import anyio
 from msgspec import Struct
 
 from sandport.log import Log
@@ -61,9 +61,8 @@ class Recovery:
         owners = await self._store.owners() - {self._instance}
         dead = await self._deaths.look(owners)
         # Those that own nothing may have left a worker that does not end.
-        async with anyio.create_task_group() as tasks:
-            for instance in sorted((dead.owners | dead.others) - self._workers_ended):
-                tasks.start_soon(self._end_workers, instance)
+        unsorted = (dead.owners | dead.others) - self._workers_ended
+        await asyncio.gather(*map(self._end_workers, sorted(unsorted)))
         if dead.others:
             await self._deaths.clear(owners)
         if not dead.owners:
