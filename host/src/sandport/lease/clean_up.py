@@ -31,6 +31,7 @@ from sandport.rate_limits import RateLimits
 from sandport.store.errors import InUse, Stale, StoreUnusable
 from sandport.store.records import Ref, SandboxRow
 from sandport.store.store import NOBODY, Store
+from sandport.worker.stderr import Level
 from sandport_protocol.errors import WireError
 
 from .attachment import Attachment, Workers
@@ -201,7 +202,8 @@ class CleanUp:
         Cancel: as for `attempt`.
         """
         try:
-            return await self._settle(row, attachment)
+            # Whoever calls is told, and says so itself.
+            return await self._settle(row, attachment, level="debug")
         except Stale as stale:
             return Attempted(row.id, row.provider, "not ours", str(stale))
 
@@ -213,13 +215,13 @@ class CleanUp:
 
     # -------------------------------------------------------------- one sandbox
 
-    async def _settle(self, row: SandboxRow, attachment: Attachment | None) -> Attempted:
+    async def _settle(self, row: SandboxRow, attachment: Attachment | None, *, level: Level = "warning") -> Attempted:
         try:
             end = await self._end(row, attachment)
         except (Stale, StoreUnusable):
             raise
         except SandportError as error:
-            return await self._failed(row, error)
+            return await self._failed(row, error, level)
         if end is None:
             return await self._unsettled(row.ref)
         if row.state == "intended":
@@ -291,7 +293,7 @@ class CleanUp:
         detail = f"a create of unknown outcome can still appear for {max(0, settled_ms - now_ms) / 1000:.0f} s"
         return await self._later(row, detail, due_ms, counts=False)
 
-    async def _failed(self, row: SandboxRow, error: SandportError) -> Attempted:
+    async def _failed(self, row: SandboxRow, error: SandportError, level: Level) -> Attempted:
         # That no worker can be had says nothing about the sandbox.
         absent = isinstance(error, (WorkerStartFailed, ProviderUnknown, UsageError))
         delay_s = self._delays.absent_s if absent else self._delays.after(row.attempts + 1, draw=self._draw)
@@ -300,7 +302,7 @@ class CleanUp:
         if self.closing:
             return await self._later(row, str(error), self._clock.now_ms(), counts=False)
         self._log(
-            "warning",
+            level,
             f"sandbox {row.id} at {row.provider} is not confirmed gone, the next try is in {delay_s:.0f} s: {error}",
             sandbox=row.id,
         )
