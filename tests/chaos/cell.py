@@ -32,12 +32,15 @@ from .moments import Moment, strike
 from .place import Place, Row
 from .points import Ledger, Passed, Plan
 from .seams import Seams
-from .stock import files_left, kernel_left, processes_left
+from .stock import WITHIN_S, files_left, kernel_left, processes_left
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 STAGE_WITHIN_S = 60.0
 """A victim that takes longer says where it is, and ends."""
+
+UNTENDED_S = 1.0
+"""Where nobody cleans up there is nothing to wait for."""
 
 
 class Stage(Struct, frozen=True, kw_only=True):
@@ -179,7 +182,8 @@ def run(order: Order, within: Path | None = None) -> Account:
         status = wait_for(victim(place, order, last, Stage(job="settle")))
         if status != 0:
             faults.append(f"the next start {'stopped' if status is None else how(status, place.log(last))}")
-    faults += processes_left(place) + kernel_left(place) + files_left(place)
+    faults += processes_left(place, within_s=WITHIN_S if order.recovers else UNTENDED_S)
+    faults += kernel_left(place) + files_left(place)
     faults += [f"said: {event.detail}" for event in place.said("fault")]
     works = {event.sandbox for event in place.said("kept works")}
     faults += [f"a kept lease was lost: {sandbox}" for sandbox in sorted(kept - works)] if order.recovers else []

@@ -103,7 +103,7 @@ class Seams:
 
 def _connection_class(gate: Gate) -> type[sqlite3.Connection]:
     class Journal(sqlite3.Connection):
-        """A connection whose commits are points, named for the receipts that they hold."""
+        """A connection whose commits are points, named for the kinds of receipts that they hold."""
 
         def execute(self, statement: str, parameters: Any = (), /) -> sqlite3.Cursor:
             if statement.startswith("BEGIN"):
@@ -113,7 +113,7 @@ def _connection_class(gate: Gate) -> type[sqlite3.Connection]:
                 self._whats.append(str(parameters[2]))
             if statement != "COMMIT" or self.total_changes == self._changes:
                 return super().execute(statement, parameters)
-            what = f"commit {'+'.join(self._whats) or 'other'}"
+            what = f"commit {'+'.join(dict.fromkeys(self._whats)) or 'other'}"
             step, nth = gate.next(what)
             gate.reach(Point(step, what, nth, "before"))
             cursor = super().execute(statement, parameters)
