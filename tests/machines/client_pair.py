@@ -7,6 +7,7 @@ import asyncio
 from sandport.errors import CallCancelled, DeadlineExceeded, SandportError, WorkerCrashed
 from sandport_protocol.errors import Cancelled as CancelledByWorker
 from sandport_protocol.errors import Internal, ProtocolViolation, TooLarge, Unavailable, WireError
+from sandport_protocol.v1 import StreamName
 from sandport_sdk.dispatch import CLOSE_S, FINISH_S
 
 from .handlers import STREAMS, Handler, Order, content, number_in
@@ -138,13 +139,19 @@ class ClientPair(Stage):
         if self.gone or self.dispatcher.ended.done():
             return
         for handler in self.desk.handlers.values():
-            if (
-                handler.writes is not None
-                and not handler.cancels
-                and handler.call is not None
-                and not handler.call._answered
-            ):
-                assert handler.call.credit_left(handler.writes) == 0, "output waits though there is room for it"
+            call, stream = handler.call, handler.writes
+            if stream is None or handler.cancels or call is None or call._answered:
+                continue
+            assert call.credit_left(stream) == 0, "output waits though there is room for it"
+            self._check_credit(self.callers[handler.number - 1], call.sent(stream), stream)
+
+    def _check_credit(self, caller: Caller, sent: int, stream: StreamName) -> None:
+        """A stream that waits for credit has output on the way, or not taken, or nobody waits for it any more."""
+        on_the_way = len(self.to_host) + len(self.to_worker)
+        if on_the_way or self._lost_lines or self._unread or self.to_worker.ended or caller.overdrawn:
+            return
+        if caller.cancelled_at is None and not caller.task.done() and not self._writers[1].paused:
+            assert len(caller.taken[stream]) < sent, "everything was taken, and no credit came for it"
 
     def _check_wedges(self, now: float) -> None:
         told = self.client._told

@@ -88,6 +88,17 @@ class ClientAndDispatcher(TracedMachine):
         self.step("cancel", pick=other)
         self.step("settle")
 
+    @rule(pick=pick, turns=st.integers(0, 2))
+    def answer_and_ping(self, pick: int, turns: int) -> None:
+        """A ping arrives in one of the turns in which an answer is written."""
+        self.step("flow", on=False)
+        self.step("ping")
+        self.step("settle")
+        self.step("order", pick=pick, what="return")
+        self.step("turn", count=turns)
+        self.step("deliver", side="worker", size=100_000)
+        self.step("settle")
+
     @rule(pick=pick, pieces=st.integers(1, 4))
     def take(self, pick: int, pieces: int) -> None:
         self.step("take", pick=pick, pieces=pieces)

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from .bugs import ROOT, Bug, Edit
 
-EXAMPLES = 800
+EXAMPLES = 1500
 """Of the search for one bug; most are found within the first fifty."""
 LIMIT_S = 600.0
 """Ends a hang."""
