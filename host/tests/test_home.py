@@ -167,3 +167,14 @@ def test_a_name_that_no_worker_could_be_told_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HomeUnusable, match="not UTF-8"):
         Home.open(tmp_path / "h\udcff")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_first_start_left_goes_in_time(tmp_path: Path) -> None:
+    Home.open(tmp_path / "home")
+    old, young = tmp_path / "home" / ".new-store-id-1-aa", tmp_path / "home" / ".new-version-2-bb"
+    for path in (old, young):
+        path.touch()
+    os.utime(old, (0, 0))
+    Home.open(tmp_path / "home")
+    assert not old.exists()
+    assert young.exists()  # its process may be at it

@@ -19,6 +19,7 @@ import os
 import re
 import stat
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,8 @@ STORE_ID = re.compile(r"st[a-z2-7]{26}")
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 _PENDING = ".new-"
+_PENDING_S = 3600.0
+"""A proposal that is so old is of a process that was killed over it: it takes milliseconds."""
 
 
 class HomeUnusable(UsageError):
@@ -64,6 +67,7 @@ class Home(Struct, frozen=True, kw_only=True):
             _make_private(root)
             _check_version(_settled(root, "version", str(VERSION)), root)
             store_id = _settled(root, "store-id", _new_store_id())
+            _clear_pending(root)
         except OSError as error:
             at_fault = error.filename or root
             raise HomeUnusable(
@@ -191,6 +195,14 @@ def _settled(root: Path, name: str, proposal: str) -> str:
     finally:
         os.close(folder)
     return path.read_text(encoding="utf-8", errors="replace").strip()
+
+
+def _clear_pending(root: Path) -> None:
+    for entry in os.scandir(root):
+        if entry.name.startswith(_PENDING):
+            with suppress(FileNotFoundError):  # another process looks too
+                if time.time() - entry.stat().st_mtime > _PENDING_S:
+                    os.unlink(entry.path)
 
 
 def _new_store_id() -> str:

@@ -41,6 +41,9 @@ from .listing import listed
 AT_ONCE = 8
 """Sandboxes that are ended side by side: a vendor's rate limit is near, and a person waits."""
 
+LONGEST_RETRY_AFTER_S = 3600.0
+"""What a vendor asks for beyond this is not heeded: one wrong value must not put an end off for ever."""
+
 End = Literal["gone", "later", "not ours"]
 """Confirmed gone; tried and due again; taken, used or settled by somebody else."""
 
@@ -298,7 +301,7 @@ class CleanUp:
         absent = isinstance(error, (WorkerStartFailed, ProviderUnknown, UsageError))
         delay_s = self._delays.absent_s if absent else self._delays.after(row.attempts + 1, draw=self._draw)
         if isinstance(error, WireError) and error.retry_after_s is not None:
-            delay_s = max(delay_s, error.retry_after_s)
+            delay_s = max(delay_s, min(error.retry_after_s, LONGEST_RETRY_AFTER_S))
         if self.closing:
             return await self._later(row, str(error), self._clock.now_ms(), counts=False)
         self._log(

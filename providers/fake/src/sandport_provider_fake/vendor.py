@@ -283,7 +283,10 @@ class Vendor:
                 gone = {"state": "gone", "listed_until_ms": until_ms}
                 self._write(Record(**{**_members(record), **gone}))
             else:
-                self.record_path(sandbox_id).unlink(missing_ok=True)
+                path = self.record_path(sandbox_id)
+                path.unlink(missing_ok=True)
+                for half_written in path.parent.glob(f".{path.name}.*"):  # by a worker that was killed over it
+                    half_written.unlink(missing_ok=True)
 
     async def remove_files(self, sandbox_id: str) -> None:
         """Remove the working directory, whatever is in it."""
