@@ -43,7 +43,7 @@ except SystemExit as end:
 """
     loaded = modules_after(code)
     assert "sandport.cli" in loaded
-    assert loaded.isdisjoint({"aiosqlite", "anyio", "asyncio", "importlib.metadata", "rich", "structlog"})
+    assert loaded.isdisjoint({"anyio", "asyncio", "importlib.metadata", "rich", "sqlite3", "structlog"})
 
 
 def test_the_sdk_imports_nothing_that_costs_a_workers_start() -> None:

@@ -81,7 +81,7 @@ def test_each_distribution_requires_only_what_its_place_allows() -> None:
     allowed = {
         "sandport-protocol": {"msgspec"},
         "sandport-sdk": {"sandport-protocol"},
-        "sandport": {"sandport-protocol", "aiosqlite", "anyio", "click", "pluggy", "rich", "structlog"},
+        "sandport": {"sandport-protocol", "anyio", "click", "pluggy", "rich", "structlog"},
         "sandport-conformance": {"hypothesis", "pytest"},
     }
     for name, names in allowed.items():
