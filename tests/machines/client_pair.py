@@ -246,7 +246,6 @@ class ClientPair(Stage):
 
     def close(self) -> None:
         """Let go of the loop, whatever is left in it."""
-        self._log.setLevel(self._log_level)
         for _ in range(3):
             for handler in self.desk.handlers.values():
                 handler.process_is_gone = True
@@ -254,3 +253,4 @@ class ClientPair(Stage):
                 task.cancel()
             self.loop.advance(60.0)
         self.loop.close()
+        self._log.setLevel(self._log_level)

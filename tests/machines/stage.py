@@ -348,12 +348,15 @@ class Stage:
     def _host_reads(self, chunk: bytes, lines: list[Line[Message]]) -> None:
         if self.closed:
             return
+        settled: set[object] = set()
         for line in lines:
             if not line.spoiled:
                 self.monitor.host_reads(line.meaning)
             number = line.meaning.get("id")
-            if not line.spoiled and "result" in line.meaning and self._is_told(number):
-                self.late_expected.append(self._late(number))
+            if not line.spoiled and self._is_told(number) and number not in settled:
+                settled.add(number)
+                if "result" in line.meaning:
+                    self.late_expected.append(self._late(number))
         self.client.data_received(chunk)
 
     def _is_told(self, number: object) -> bool:
