@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="say what is planted, and search for nothing")
     parser.add_argument("--show", action="store_true", help="show what pytest said where a bug was found")
     chosen = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # the copy is taken away on the way out
     planted = read_planted()
     bugs = {bug.id: bug for bug in planted.bug}
     if unknown := [name for name in chosen.id if name not in bugs]:
