@@ -112,6 +112,14 @@ def test_a_worker_answers_json_that_is_no_message_with_an_invalid_request_and_a_
     assert reply["error"]["code"] == -32600
 
 
+def test_a_line_that_breaks_off_behind_a_member_of_a_wrong_type_is_no_json() -> None:
+    """The decoder stops at the member; what is wrong first is that nobody could read the line."""
+    worker = worker_in(SERVING)
+    events = worker.receive(b'{"jsonrpc":"2.0","id":{"jsonrpc":"2.0"}\n')
+    (reply,) = replies(events)
+    assert reply["error"]["code"] == -32700
+
+
 def test_of_two_members_with_one_name_the_last_one_counts() -> None:
     worker = worker_in(SERVING)
     line = b'{"jsonrpc":"2.0","id":1,"id":2,"method":"ping","method":"probe"}\n'

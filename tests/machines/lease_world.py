@@ -5,6 +5,8 @@ memory: the disk, the pipes, the vendor. A killed host does nothing more: its jo
 hear nothing.
 
 Every step has arguments that JSON can say, and can be done in any state: a step that finds nothing to do does nothing.
+
+Why so long: the steps, what they are done to and what must hold are one world, and are read together.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec import DecodeError, Raw, Struct, ValidationError, to_builtins
 from msgspec.json import Decoder, Encoder
+from msgspec.json import decode as decode_json
 
 from .envelope import Incoming, IncomingOutput
 from .errors import Detail, ErrorData, ErrorObject, Internal, TooLarge
@@ -105,6 +106,9 @@ def read(line: bytes, *, depth: int) -> Incoming:
     try:
         message = _incoming.decode(line)
     except ValidationError as error:
+        # It may not be JSON at all further on: the decoder stops at the first member of a wrong type.
+        if (broken := _not_json(line)) is not None:
+            raise broken from None
         if line.lstrip(_WHITE_SPACE)[:1] == b"[":
             raise Unreadable("a batch; send one message a line", parse=False) from None
         raise Unreadable(f"not a JSON-RPC 2.0 message: {error}", parse=False) from None
@@ -115,6 +119,14 @@ def read(line: bytes, *, depth: int) -> Incoming:
     if message.jsonrpc != "2.0":
         raise Unreadable('not a JSON-RPC 2.0 message: "jsonrpc" must be "2.0"', parse=False)
     return message
+
+
+def _not_json(line: bytes) -> Unreadable | None:
+    try:
+        decode_json(line)
+    except (DecodeError, ValueError) as error:
+        return Unreadable(f"not JSON: {error}", parse=True)
+    return None
 
 
 def read_output(line: bytes, *, depth: int) -> OutputParams | None:
