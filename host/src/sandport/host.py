@@ -333,8 +333,10 @@ class Host:
             with self._book.holding(sandbox, on_lost):
                 yield sandbox
         finally:
-            await finished(sandbox.leave())
-            del self._sandboxes[sandbox.id]
+            try:
+                await finished(sandbox.leave())
+            finally:
+                del self._sandboxes[sandbox.id]
 
     @contextlib.asynccontextmanager
     async def attach(self, lease: str, *, on_lost: Callable[[str], None] | None = None) -> AsyncIterator[Sandbox]:

@@ -168,7 +168,10 @@ class Attachment:
         if self.lost is None:
             self.lost = why
             if self.on_lost is not None:
-                self.on_lost(why)
+                try:
+                    self.on_lost(why)
+                except Exception as error:  # noqa: BLE001 - the embedder's; what noticed the loss has more to do
+                    self._log("error", f"on_lost failed: {error!r}")
 
     async def call(self, method: str, params: Struct, result: type[Any], *, deadline_s: float | None) -> Any:
         """One call in the name of this sandbox; attaches first where the worker does not know it yet.

@@ -220,6 +220,7 @@ class Book:
                 return await self._undo_row(acquiring, request, reason)
         except StoreUnusable as error:
             self._log("error", f"the journal cannot be written: {error}", sandbox=request.sandbox_id)
+            self.clean_up.owed[request.sandbox_id] = reason
             return await self._undo_unwritten(acquiring, request)
         except Stale as stale:
             self._log("warning", f"another process ends the sandbox: {stale}", sandbox=request.sandbox_id)
@@ -246,7 +247,7 @@ class Book:
         return attempted.end == "gone"
 
     async def _undo_unwritten(self, acquiring: Acquiring, request: LeaseRequest) -> bool:
-        """The journal cannot be written: what its row says is enough for the next start, but why wait for it."""
+        """The journal cannot be written now: clean-up does it once it can, but why wait for it."""
         if not acquiring.maybe_created:
             return True
         try:
@@ -310,14 +311,23 @@ class Book:
     async def attached(self, which: str) -> AsyncIterator[Sandbox]:
         """A lease that is there already, for the length of the block; its end leaves it as it was."""
         lease_id = (await self.store.lease(which)).id
-        try:
+        leased: Leased | None = None
+
+        async def use() -> Leased:
+            nonlocal leased
             leased = await self.store.use(lease_id, by=self._instance)
-        except Stale as stale:
-            raise LeaseLost(f"lease {lease_id} cannot be used: {_how_over(stale)}", dispatched="no") from None
+            return leased
+
         try:
-            yield await self._found(leased)
+            # To its end: a use that a cancel left behind would protect the lease for as long as this process lives.
+            yield await self._found(await finished(use()))
+        except Stale as stale:
+            if leased is not None:
+                raise
+            raise LeaseLost(f"lease {lease_id} cannot be used: {_how_over(stale)}", dispatched="no") from None
         finally:
-            await finished(self.store.unuse(lease_id, by=self._instance))
+            if leased is not None:
+                await finished(self.store.unuse(lease_id, by=self._instance))
 
     async def _found(self, leased: Leased) -> Sandbox:
         request = request_of(leased.sandbox, leased.lease)
@@ -352,9 +362,9 @@ class Book:
         row = leased.sandbox
         if row.state == "gone" or leased.lease.generation != row.generation:
             return Attempted(row.id, row.provider, "gone", leased.lease.reason)
-        if row.state in ("ending", "doubtful"):
-            return await self.clean_up.attempt(row)
         dead = (await self._recovery.sort()).dead
+        if row.state in ("ending", "doubtful"):
+            return await self.clean_up.attempt(row, dead=dead)
         if row.state in ("intended", "creating"):
             if row.owner is None or row.owner in dead:
                 return await self.clean_up.attempt(row, dead=dead)
@@ -367,6 +377,8 @@ class Book:
             except Stale as stale:
                 if stale.row is not None and stale.row.state == "gone":
                     return Attempted(row.id, row.provider, "gone", "another process ended it")
+                if stale.row is not None and stale.row.state == "ending":
+                    return Attempted(row.id, row.provider, "not ours", f"is being ended by {stale.row.owner}")
                 raise
             return await self.clean_up.settle(row)
 
@@ -386,6 +398,7 @@ class Book:
             return await self._sweep(ahead_s, on_done)
 
     async def _sweep(self, ahead_s: float, on_done: OnDone | None) -> tuple[Attempted, ...]:
+        await self.clean_up.write_owed()
         found = await self._recovery.sort()
         for sandbox_id in found.spared:
             self._spawn(self._keep_going(sandbox_id), f"sandport keep {sandbox_id}")

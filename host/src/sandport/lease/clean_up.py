@@ -109,10 +109,38 @@ class CleanUp:
         self._draw = draw
         self._in_hand: set[str] = set()
         """What an attempt of this host is at: one at a time for a sandbox."""
+        self.owed: dict[str, str] = {}
+        """Sandboxes of this host whose end could not be written down, and why they end; their rows do not say it."""
         self.closing = False
         """The host ends: what fails now is for whoever comes next, at once."""
 
     # -------------------------------------------------------------- what is due
+
+    async def write_owed(self) -> None:
+        """Write down what the journal could not take when it happened; `due` has it then.
+
+        Raises:
+            StoreUnusable: It still cannot.
+
+        Repeat: writes what is left.
+        """
+        for sandbox_id, reason in tuple(self.owed.items()):
+            if sandbox_id in self._in_hand:
+                continue
+            with self.holding(sandbox_id), contextlib.suppress(Stale):  # then another process has it
+                await self._write_end(await self._store.sandbox(sandbox_id), reason)
+            self.owed.pop(sandbox_id, None)
+
+    async def _write_end(self, row: SandboxRow | None, reason: str) -> None:
+        if row is None or row.owner != self._instance:
+            return
+        if row.state == "intended":
+            lease = await self._store.lease(row.id)
+            await self._store.refused(row.ref, lease.id, by=self._instance, reason=reason)
+        elif row.state == "creating":
+            await self._store.doubtful(row.ref, by=self._instance, reason=reason)
+        elif row.state == "leased":
+            await self._store.ending(row.ref, by=self._instance, reason=reason, force=True)
 
     async def due(self, *, dead: frozenset[str] = NOBODY) -> list[SandboxRow]:
         """What should be looked at now.
@@ -312,5 +340,8 @@ class CleanUp:
         return await self._later(row, str(error), self._clock.now_ms() + round(delay_s * 1000), counts=not absent)
 
     async def _later(self, row: SandboxRow, detail: str, due_ms: int, *, counts: bool) -> Attempted:
-        await self._store.failed(row.ref, by=self._instance, error=detail, due_at_ms=due_ms, counts=counts)
+        # While its create is under way in a worker of this host it stays this host's: another one would not know of
+        # that, see it in no list, and take it for gone.
+        if not self._still_creating(row.id):
+            await self._store.failed(row.ref, by=self._instance, error=detail, due_at_ms=due_ms, counts=counts)
         return Attempted(row.id, row.provider, "later", detail)

@@ -7,13 +7,16 @@ killed, if its identity is proven, and what only carries a token is reported and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
 
 from sandport import instances
+from sandport.store.errors import StoreUnusable
 from sandport.worker import survivors
 
 ORPHANS_S = 3.0
@@ -56,9 +59,21 @@ class KernelDeaths:
         """Ask for each instance's lock.
 
         Raises:
-            OSError: The folder or a file in it cannot be read, so that nothing is known.
+            StoreUnusable: The folder or a file in it cannot be read, so that nothing is known.
         """
-        return await asyncio.to_thread(self._look, owners)
+        with self._explained():
+            return await asyncio.to_thread(self._look, owners)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        # Too many open files is enough for it, and is over some time: nobody may take that for a death.
+        try:
+            yield
+        except OSError as error:
+            raise StoreUnusable(
+                f"{error.filename or self._root / 'instances'}: {error.strerror}; Sandport keeps there which of its "
+                "processes live"
+            ) from error
 
     def _look(self, owners: frozenset[str]) -> Dead:
         dead = instances.dead(self._root, self._known() | owners)
@@ -73,13 +88,15 @@ class KernelDeaths:
 
     async def end_workers(self, instance: str) -> list[str]:
         """Wait for them, then kill what is proven to be theirs. Repeat: finds nothing."""
-        left = await survivors.end_workers(self._root, instance, patience_s=ORPHANS_S)
+        with self._explained():
+            left = await survivors.end_workers(self._root, instance, patience_s=ORPHANS_S)
         self._seen_to.add(instance)
         return [str(survivor) for survivor in left]
 
     async def clear(self, named: frozenset[str]) -> None:
         """Remove the files of dead instances whose workers have been seen to, but for these."""
-        await asyncio.to_thread(self._clear, named)
+        with self._explained():
+            await asyncio.to_thread(self._clear, named)
 
     def _clear(self, named: frozenset[str]) -> None:
         # Who died after the look keeps its file: without it nobody would look for what its workers left.

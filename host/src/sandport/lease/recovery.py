@@ -28,7 +28,7 @@ class Sorted(Struct, frozen=True, kw_only=True):
 
     dead: frozenset[str] = frozenset()
     spared: frozenset[str] = frozenset()
-    """Sandboxes of dead owners that go on: kept, or of a run that the embedder says is live."""
+    """Sandboxes of dead owners that go on: kept, or of a run that the embedder says is live or says nothing of."""
 
 
 class Recovery:
@@ -89,19 +89,27 @@ class Recovery:
                 await self._store.claim(row.ref, by=self._instance, dead=dead)
                 await self._store.release(lease.id, by=self._instance)
                 return True
-            if lease.run is None or not await self._lives(lease.run):
+            if lease.run is None:
                 return False
+            lives = await self._lives(lease.run)
+            if not lives:
+                return lives is None
             await self._store.claim(row.ref, by=self._instance, dead=dead)
         except Stale:
             return True  # another host was faster, and its rows are not for us
         self._log("info", f"lease {lease.id} goes on: its run {lease.run!r} lives", sandbox=row.id)
         return True
 
-    async def _lives(self, run: str) -> bool:
+    async def _lives(self, run: str) -> bool | None:
+        """The embedder's word; None where it cannot be had now: its lease is left alone, and asked for again."""
         if self._is_run_live is None:
             return False
-        answer = self._is_run_live(run)
-        return await answer if inspect.isawaitable(answer) else bool(answer)
+        try:
+            answer = self._is_run_live(run)
+            return bool(await answer if inspect.isawaitable(answer) else answer)
+        except Exception as error:  # noqa: BLE001 - the embedder's; all that is not of this run must go on
+            self._log("error", f"is_run_live failed for the run {run!r}, whose sandbox is left alone: {error!r}")
+            return None
 
     async def clear(self) -> None:
         """Forget instances that are dead and that no row names any more."""

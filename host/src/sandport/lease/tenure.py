@@ -97,8 +97,13 @@ class Tenure:
         except (Stale, InUse) as stale:
             return await self._ended_elsewhere(stale)
         except StoreUnusable as error:
+            self._clean_up.owed[self.ref.sandbox_id] = reason
             return await self._end_unwritten(error)
-        attempted = await self._clean_up.settle(row, self._attachment)
+        try:
+            attempted = await self._clean_up.settle(row, self._attachment)
+        except StoreUnusable as error:
+            self._log("error", f"what became of the sandbox cannot be written down, clean-up looks again: {error}")
+            return False
         if attempted.end == "later":
             self._log("error", f"the end of the sandbox is not confirmed: {attempted.detail}")
         return attempted.end == "gone"
@@ -113,7 +118,7 @@ class Tenure:
         return False
 
     async def _end_unwritten(self, error: StoreUnusable) -> bool:
-        """The journal cannot be written: its row is enough for the next start, and the sandbox must end now."""
+        """The journal cannot be written now: clean-up does it once it can, and the sandbox must end now."""
         self._log("error", f"the end of the lease cannot be written down: {error}")
         try:
             await self._attachment.destroy()

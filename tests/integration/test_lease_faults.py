@@ -1,0 +1,234 @@
+"""What goes wrong around a lease: callbacks that fail, a cancel between two steps, a disk that is full for a while."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandport.errors import Internal, StoreUnusable
+from sandport.host import Host
+from tests.integration.stage import Records, eventually
+from tests.integration.test_lease_life import LEASE, running, said
+from tests.integration.vendor import Vendor, states, victim
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def vendor(tmp_path: Path, records: Records) -> Iterator[Vendor]:
+    """A vendor of which nothing must be left."""
+    vendor = Vendor(tmp_path, records)
+    yield vendor
+    vendor.fake.assert_once()
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, host: Host, method: str, *, times: int) -> Callable[[], int]:
+    """Have the journal refuse a change so many times, as on a full disk; how often it still will."""
+    change = getattr(host.store, method)
+    left = times
+
+    async def full(*arguments: Any, **members: Any) -> Any:
+        nonlocal left
+        if left > 0:
+            left -= 1
+            raise StoreUnusable("the disk is full", dispatched="no")
+        return await change(*arguments, **members)
+
+    monkeypatch.setattr(host.store, method, full)
+    return lambda: left
+
+
+async def gone(host: Host) -> None:
+    """Wait until the journal has nothing else."""
+    async with asyncio.timeout(20):
+        while set(await states(host)) != {"gone"}:  # noqa: ASYNC110 - a row has no event
+            await asyncio.sleep(0.01)
+
+
+async def killed(vendor: Vendor, body: str) -> str:
+    """What a host said before it was killed."""
+    with running(victim(vendor.fake.home, body)) as process:
+        word = await said(process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    return word
+
+
+# ------------------------------------------------------------------ using
+
+
+async def test_an_attach_that_is_cancelled_at_any_turn_of_the_loop_uses_nothing(vendor: Vendor) -> None:
+    attached = False
+    async with vendor.host() as host:
+        async with host.lease("env", keep=True, name="kept"):
+            pass
+        turns = 0
+        while not attached:
+
+            async def attach() -> None:
+                nonlocal attached
+                async with host.attach("kept"):
+                    attached = True
+
+            attaching = asyncio.ensure_future(attach())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            attaching.cancel()
+            await asyncio.wait((attaching,))
+            assert await host.store.uses() == [], turns
+            turns += 1 if turns < 30 else 1 + turns // 4
+        assert (await host.end_lease("kept")).end == "gone"
+    vendor.fake.assert_nothing_left()
+
+
+# ------------------------------------------------------------------ callbacks
+
+
+async def test_a_callback_that_fails_does_not_stop_the_clean_up(
+    vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandport.lease.book.LOOK_S", 0.01)
+    told: list[str] = []
+
+    def fails(why: str) -> None:
+        told.append(why)
+        raise ValueError("the embedder's own fault")
+
+    async with vendor.host() as host, vendor.host() as other, host.lease("env", on_lost=fails) as sandbox:
+        await other.end_lease(sandbox.lease_id, force=True)
+        await eventually(lambda: bool(told))
+        await killed(vendor, LEASE)
+        await vendor.fake.until(lambda: not vendor.fake.sandboxes(), "the end of what the dead host left")
+    assert told == ["another process ended it"]
+    vendor.fake.assert_nothing_left()
+
+
+async def test_a_run_that_cannot_be_asked_for_is_left_alone_until_it_can(vendor: Vendor) -> None:
+    word: bool | None = None
+    asked = asyncio.Event()
+
+    def lives(run: str) -> bool:
+        asked.set()
+        if word is None:
+            raise ConnectionError("the scheduler is down")
+        return word
+
+    await killed(vendor, LEASE)
+    async with vendor.host(is_run_live=lives) as host:
+        await host.clean_up()
+        await asked.wait()
+        assert await states(host) == {"leased": 1}
+        word = False
+        await host.clean_up()
+        assert await states(host) == {"gone": 1}
+    vendor.fake.assert_nothing_left()
+
+
+# ------------------------------------------------------------------ the machine
+
+
+async def test_clean_up_goes_on_after_it_could_not_be_told_who_lives(
+    vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandport.lease.book.LOOK_S", 0.01)
+    async with vendor.host() as host:
+        await host.clean_up()
+        folder, aside = host.home.root / "instances", host.home.root / "aside"
+        folder.rename(aside)
+        folder.write_bytes(b"")
+        with pytest.raises(StoreUnusable):
+            await host.clean_up()
+        await eventually(lambda: bool(vendor.records.texts("error")))
+        folder.unlink()
+        aside.rename(folder)
+        await killed(vendor, LEASE)
+        await vendor.fake.until(lambda: not vendor.fake.sandboxes(), "the end of what the dead host left")
+    vendor.fake.assert_nothing_left()
+
+
+# ------------------------------------------------------------------ the journal
+
+
+async def test_an_end_that_could_not_be_written_is_written_by_the_same_host(
+    vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandport.lease.book.LOOK_S", 0.01)
+    async with vendor.host() as host:
+        left = refuse(monkeypatch, host, "ending", times=1)
+        async with host.lease("env"):
+            pass
+        assert left() == 0
+        await gone(host)
+    vendor.fake.assert_nothing_left()
+
+
+async def test_a_create_whose_doubt_could_not_be_written_is_looked_for_by_the_same_host(
+    vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandport.lease.book.LOOK_S", 0.01)
+    vendor.fake.order("acquire.before-answer", "error", condition="Internal", dispatched="unknown")
+    async with vendor.host() as host:
+        left = refuse(monkeypatch, host, "doubtful", times=1)
+        with pytest.raises(Internal):
+            async with host.lease("env"):
+                pytest.fail("there is a lease")
+        assert left() == 0
+        await gone(host)
+    vendor.fake.assert_nothing_left()
+
+
+async def test_a_block_ends_quietly_where_only_the_receipt_of_its_end_could_not_be_written(
+    vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandport.lease.book.LOOK_S", 0.01)
+    async with vendor.host() as host:
+        left = refuse(monkeypatch, host, "gone", times=1)
+        async with host.lease("env"):
+            pass
+        assert left() == 0
+        await gone(host)
+    assert not vendor.records.texts("critical")
+    vendor.fake.assert_nothing_left()
+
+
+# ------------------------------------------------------------------ ending
+
+
+async def test_an_end_that_a_dead_host_had_begun_is_ended_on_request(vendor: Vendor) -> None:
+    vendor.fake.order("destroy.before", "freeze", only={"method": "destroyLease"})
+    body = """
+async with host.lease("fake") as sandbox:
+    print(sandbox.lease_id, flush=True)
+"""
+    with running(victim(vendor.fake.home, body)) as process:
+        lease_id = await said(process)
+        await vendor.fake.seen("fault")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    async with Host.open(home=vendor.fake.home, cleans_up=False, log=vendor.records.log) as host:
+        assert (await host.end_lease(lease_id)).end == "gone"
+    vendor.fake.assert_nothing_left()
+
+
+async def test_two_hosts_end_one_lease_at_once(vendor: Vendor) -> None:
+    async with vendor.host() as first, vendor.host() as second:
+        for _ in range(10):
+            async with first.lease("env", keep=True, name="one"):
+                pass
+            ends = await asyncio.gather(first.end_lease("one"), second.end_lease("one"))
+            assert "gone" in [end.end for end in ends]
+    vendor.fake.assert_nothing_left()
+
+
+async def test_a_host_closes_in_time_although_the_vendor_says_later(vendor: Vendor) -> None:
+    vendor.fake.order("destroy.before", "throttle", retry_after_ms=3_600_000, times=0)
+    async with vendor.host() as host, host.lease("env"):
+        pass
+    vendor.fake.clear()
+    async with vendor.host() as host:
+        await host.clean_up()
+        assert await states(host) == {"gone": 1}
+    vendor.fake.assert_nothing_left()
