@@ -124,10 +124,10 @@ def read(line: bytes, *, depth: int) -> Incoming:
 def _not_json(line: bytes) -> Unreadable | None:
     try:
         decode_json(line)
+    except (ValidationError, RecursionError):
+        pass  # JSON, with a number that Python does not take
     except DecodeError as error:
         return Unreadable(f"not JSON: {error}", parse=True)
-    except (ValueError, RecursionError):
-        pass  # a number that Python does not take is one all the same
     return None
 
 
