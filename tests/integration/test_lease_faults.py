@@ -232,3 +232,22 @@ async def test_a_host_closes_in_time_although_the_vendor_says_later(vendor: Vend
         await host.clean_up()
         assert await states(host) == {"gone": 1}
     vendor.fake.assert_nothing_left()
+
+
+async def test_a_host_that_closes_ends_what_blocks_that_outlive_it_hold(vendor: Vendor) -> None:
+    leased: asyncio.Queue[None] = asyncio.Queue()
+    over = asyncio.Event()
+
+    async def hold(host: Host) -> None:
+        async with host.lease("env"):
+            leased.put_nowait(None)
+            await over.wait()
+
+    async with vendor.host() as host:
+        holding = [asyncio.ensure_future(hold(host)) for _ in range(3)]
+        for _ in holding:
+            await leased.get()
+    vendor.fake.assert_nothing_left()
+    over.set()
+    await asyncio.gather(*holding)
+    assert not vendor.records.texts("error")

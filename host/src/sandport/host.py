@@ -186,6 +186,10 @@ class Host:
         passed = asyncio.ensure_future(self._book.passed.wait())
         await asyncio.wait((passed,), timeout=grace_s)
         passed.cancel()
+        # Blocks that outlive the host's end here: nobody could end what they hold once its workers are gone. A failure
+        # is logged by the book, and is for the next host.
+        outlived = [sandbox.leave() for sandbox in self._sandboxes.values() if not sandbox.kept]
+        await asyncio.gather(*outlived, return_exceptions=True)
         await self._book.finish(grace_s)
         self._closing = True
         self._book.clean_up.closing = True

@@ -378,7 +378,7 @@ class Book:
                 if stale.row is not None and stale.row.state == "gone":
                     return Attempted(row.id, row.provider, "gone", "another process ended it")
                 if stale.row is not None and stale.row.state == "ending":
-                    return Attempted(row.id, row.provider, "not ours", f"is being ended by {stale.row.owner}")
+                    return await self.clean_up.attempt(stale.row, dead=dead)
                 raise
             return await self.clean_up.settle(row)
 

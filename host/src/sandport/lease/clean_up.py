@@ -195,7 +195,7 @@ class CleanUp:
             with self.holding(row.id):
                 return await self._attempt(row, dead)
         except (Stale, InUse) as refused:
-            return Attempted(row.id, row.provider, "not ours", str(refused))
+            return _left(row, refused)
 
     async def _attempt(self, row: SandboxRow, dead: frozenset[str]) -> Attempted:
         reason = "its owner died" if row.owner is not None else "its time is over"
@@ -236,7 +236,7 @@ class CleanUp:
             # Whoever calls is told, and says so itself.
             return await self._settle(row, attachment, level="debug")
         except Stale as stale:
-            return Attempted(row.id, row.provider, "not ours", str(stale))
+            return _left(row, stale)
 
     async def _read(self, row: SandboxRow) -> SandboxRow:
         found = await self._store.sandbox(row.id)
@@ -345,3 +345,13 @@ class CleanUp:
         if not self._still_creating(row.id):
             await self._store.failed(row.ref, by=self._instance, error=detail, due_at_ms=due_ms, counts=counts)
         return Attempted(row.id, row.provider, "later", detail)
+
+
+def _left(row: SandboxRow, refused: Stale | InUse) -> Attempted:
+    """What is left to somebody else, in words for people."""
+    now = refused.row
+    if isinstance(refused, InUse) or now is None or now.owner is None:
+        detail = str(refused)
+    else:
+        detail = f"it is {now.state}, and host {now.owner} has it"
+    return Attempted(row.id, row.provider, "not ours", detail)
