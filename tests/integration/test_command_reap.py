@@ -45,7 +45,7 @@ def test_a_killed_run_is_seen_and_reaped(sandport: Command) -> None:
     assert done.out.decode() == f"1 of 1: {sandbox} at local (lease {lease['id']}): gone\n"
     sandport.nothing_is_left()
     whats = [receipt["what"] for receipt in sandport("leases", "show", sandbox, "--json").object["receipts"]]
-    assert whats == ["requested", "creating", "created", "taken over", "ending", "destroyed"]
+    assert whats == ["requested", "creating", "created", "ending", "destroyed"]
     done = sandport("reap")
     assert (done.code, done.out, done.err) == (0, b"nothing to clean up\n", "")
 

@@ -398,6 +398,18 @@ async def test_a_live_run_goes_on_in_the_next_host(vendor: Vendor, killed: Kille
     vendor.fake.assert_nothing_left()
 
 
+async def test_a_live_run_does_not_outlast_its_time(vendor: Vendor, killed: Killed) -> None:
+    clock = VirtualClock()
+    async with killed(LEASE) as lease_id, vendor.host(clock=clock, is_run_live=lambda run: True) as host:
+        await host.clean_up()
+        assert await states(host) == {"leased": 1}
+        clock.advance(100 * 365 * 86400)
+        await host.clean_up()
+        assert await states(host) == {"gone": 1}
+        assert (await host.store.lease(lease_id)).reason == "its time is over"
+    vendor.fake.assert_nothing_left()
+
+
 async def test_a_kept_lease_survives_the_kill_of_the_host_that_used_it(vendor: Vendor, killed: Killed) -> None:
     async with killed(LEASE.replace('run="r7"', "keep=True")) as lease_id, vendor.host() as host:
         await host.clean_up()

@@ -20,7 +20,7 @@ from sandport.numbers import Timing
 from sandport.rate_limits import RateLimits, key_of
 from sandport.sandbox import Sandbox
 from sandport.store.errors import InUse, Stale, StoreUnusable
-from sandport.store.records import Leased, Ref
+from sandport.store.records import Leased, Ref, SandboxRow
 from sandport.store.states import CLEANED
 from sandport.store.store import Store
 from sandport.worker.client import WorkerClient
@@ -406,10 +406,21 @@ class Book:
         until_ms = self._clock.now_ms() + ahead_s * 1000
         waiting = await self.store.sandboxes(states=CLEANED, owners=(None,)) if ahead_s else ()
         rows |= {row.id: row for row in waiting if row.due_at_ms <= until_ms}
+        rows |= {row.id: row for row in await self._outlived()}
         attempted = await self.clean_up.once(rows.values(), dead=found.dead, on_done=on_done)
         if found.dead:
             await self._recovery.clear()
         return attempted
+
+    async def _outlived(self) -> list[SandboxRow]:
+        """What this host took over for a run that lives, whose time is over, and which no block of it holds."""
+        held = {ref.sandbox_id for ref in self._held.values()}
+        now_ms = self._clock.now_ms()
+        return [
+            row
+            for row in await self.store.sandboxes(states={"leased"}, owners={self._instance})
+            if row.id not in held and row.expires_at_ms is not None and row.expires_at_ms < now_ms
+        ]
 
     async def _keep_going(self, sandbox_id: str) -> bool:
         """Its owner may have died between its own word that it keeps a sandbox and the provider's."""

@@ -198,7 +198,7 @@ class CleanUp:
             return _left(row, refused)
 
     async def _attempt(self, row: SandboxRow, dead: frozenset[str]) -> Attempted:
-        reason = "its owner died" if row.owner is not None else "its time is over"
+        reason = "its owner died" if row.owner in dead else "its time is over"
         if row.state in ("leased", "idle"):
             # In one step: a claim would stay where somebody turns out to use it.
             row = await self._store.ending(row.ref, by=self._instance, reason=reason, dead=dead)
