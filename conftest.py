@@ -11,9 +11,18 @@ import pytest
 ON_CI = os.environ.get("CI") == "true"
 
 # No deadline: on a shared machine a slow example says nothing about the code.
-hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
+# A machine under load generates slowly: no timing may decide a test, hypothesis's own included.
+SLOW_IS_FINE = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("dev", max_examples=50, deadline=None, suppress_health_check=SLOW_IS_FINE)
 # On CI the examples are the same every time, so that a change is judged by what it does and not by its luck.
-hypothesis.settings.register_profile("ci", max_examples=500, deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile(
+    "ci",
+    max_examples=500,
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=SLOW_IS_FINE,
+)
 hypothesis.settings.load_profile("ci" if ON_CI else "dev")
 
 
