@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import os
 import random
 import sys
@@ -148,8 +149,11 @@ def chosen(cuts: Sequence[Cut], *, only: str = "", sample: int | None = None, se
         heaps[cut.step, cut.provider, cut.who].append(cut)
     for heap in heaps.values():
         draw.shuffle(heap)
-    keys = sorted(heaps)
-    draw.shuffle(keys)
+    by_step: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
+    for key in draw.sample(sorted(heaps), len(heaps)):
+        by_step[key[0]].append(key)
+    # Of each step one, then of each another: a small sample has all of them.
+    keys = [key for turn in itertools.zip_longest(*by_step.values()) for key in turn if key is not None]
     taken: list[Cut] = []
     while len(taken) < min(sample, len(fitting)):
         for key in keys:
