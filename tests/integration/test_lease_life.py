@@ -187,10 +187,14 @@ async def test_no_create_comes_sooner_than_the_vendor_asked(vendor: Vendor) -> N
     assert len(vendor.fake.journal("create")) == 1
 
 
-async def test_a_throttled_command_runs_once_when_its_time_has_come(vendor: Vendor) -> None:
-    vendor.fake.order("execute.before", "throttle", retry_after_ms=50)
+async def test_a_throttled_command_is_not_run_again_and_the_next_one_waits_for_its_time(vendor: Vendor) -> None:
+    vendor.fake.order("execute.before", "throttle", retry_after_ms=200)
     async with vendor.host() as host, host.lease("env") as sandbox:
-        assert (await sandbox.execute(["echo", "once"])).stdout.data == b"once\n"
+        with pytest.raises(RateLimited):
+            await sandbox.execute(["echo", "first"])
+        throttled = asyncio.get_running_loop().time()
+        assert (await sandbox.execute(["echo", "second"])).stdout.data == b"second\n"
+        assert asyncio.get_running_loop().time() - throttled >= 0.15
         assert len(vendor.fake.journal("execute")) == 1
 
 

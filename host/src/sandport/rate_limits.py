@@ -285,6 +285,7 @@ class RateLimits:
         deadline_s: float,
         creates: bool = False,
         at_most: int | None = None,
+        repeats: bool = True,
     ) -> _T:
         """The result of a call, made when its credential allows, and made again where the vendor asked to come back.
 
@@ -295,6 +296,8 @@ class RateLimits:
             deadline_s: For all attempts and all waiting.
             creates: Whether it creates a sandbox: these are also held to a number at once.
             at_most: That number, where it is configured; else it is learned from the vendor's refusals.
+            repeats: Whether the call may be made again; one that may not still waits for its turn, and what the vendor
+                answers holds back those that come after it.
 
         Raises:
             RateLimited, Overloaded, QuotaExceeded: The vendor's last word, where there is no time left to come back.
@@ -319,7 +322,7 @@ class RateLimits:
                     result = await attempt(end - loop.time())
                 except (RateLimited, Overloaded, QuotaExceeded) as error:
                     gate.done(ticket)
-                    if not self._told(gate, ticket, error, end):
+                    if not self._told(gate, ticket, error, end) or not repeats:
                         raise
                     last = error
                     # Who waits goes by what is known now, and not by what was known when it came.

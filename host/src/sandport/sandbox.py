@@ -175,11 +175,13 @@ class Sandbox:
         with contextlib.ExitStack() as files:
             captures, spilled = _captures(files, output_limit_bytes, spill_to)
             params = _build(ExecuteParams, sandbox_id=self.id, stdin=stdin, live=True, **line.members())
-            # A repeat after RateLimited counts the time-out anew: nothing ran before.
+            # It waits for its turn where the vendor holds the credential back; it is never run again.
             patience_s = LONGEST_S if timeout_s is None else timeout_s + self._timing.acquire_s
             async with self._places:
                 return await self.attachment.limited(
-                    lambda: self._execute(params, line, captures, spilled, on_output), patience_s=patience_s
+                    lambda: self._execute(params, line, captures, spilled, on_output),
+                    patience_s=patience_s,
+                    repeats=False,
                 )
 
     async def _execute(

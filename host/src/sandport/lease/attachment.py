@@ -116,15 +116,16 @@ class Attachment:
                 await self._attach(worker)
             return worker
 
-    async def limited(self, attempt: Callable[[], Awaitable[_T]], *, patience_s: float) -> _T:
+    async def limited(self, attempt: Callable[[], Awaitable[_T]], *, patience_s: float, repeats: bool = True) -> _T:
         """The result of a call that goes to the vendor, held back and repeated as the vendor asks.
 
         Args:
             attempt: Makes the call; repeated only where the vendor refused it for its rate and nothing happened.
             patience_s: No turn and no repeat comes later than this.
+            repeats: Whether it may be made again at all.
         """
         key = key_of(self._provider, self._secrets)
-        return await self._limits.call(key, lambda _: attempt(), deadline_s=patience_s)
+        return await self._limits.call(key, lambda _: attempt(), deadline_s=patience_s, repeats=repeats)
 
     def detach(self) -> None:
         """Attach again before the next call: the worker said that it does not know the sandbox."""
@@ -187,6 +188,7 @@ class Attachment:
                 return await self.limited(
                     lambda client=client: client.call(METHODS[method], params, result, deadline_s=deadline_s),  # type: ignore[misc]
                     patience_s=LONGEST_S if deadline_s is None else deadline_s,
+                    repeats=METHODS[method].repeatable,
                 )
             except NotAttached as error:
                 self.detach()
