@@ -272,7 +272,7 @@ class RestartMachine(RuleBasedStateMachine):
         if too_many:
             assert isinstance(answer, GivenUp)
             assert answer.fault in too_many
-            assert 0 < answer.wait_s <= WINDOW_S[answer.fault]
+            assert 0 < answer.wait_s <= WINDOW_S[answer.fault] + 1e-6
             assert answer.count == counts[answer.fault]
         else:
             assert isinstance(answer, Go)
