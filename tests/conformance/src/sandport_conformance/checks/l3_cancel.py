@@ -14,7 +14,7 @@ from .claims import dispatched
 from .gates import held, need_room
 
 _SECONDS = 300
-KERNEL_S = 1.0
+KERNEL_S = 0.3
 """How long a process that was killed may still be seen."""
 
 
