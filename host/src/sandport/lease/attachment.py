@@ -84,7 +84,8 @@ class Attachment:
         log: Log,
     ) -> None:
         self.id = sandbox_id
-        self._provider = provider
+        # Once, and not for each command: it is a digest of the secrets.
+        self._credential = key_of(provider, secrets)
         self.handle = handle
         self.keep = keep
         self._keep_told = keep is None
@@ -124,8 +125,7 @@ class Attachment:
             patience_s: No turn and no repeat comes later than this.
             repeats: Whether it may be made again at all.
         """
-        key = key_of(self._provider, self._secrets)
-        return await self._limits.call(key, lambda _: attempt(), deadline_s=patience_s, repeats=repeats)
+        return await self._limits.call(self._credential, lambda _: attempt(), deadline_s=patience_s, repeats=repeats)
 
     def detach(self) -> None:
         """Attach again before the next call: the worker said that it does not know the sandbox."""
