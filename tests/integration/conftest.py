@@ -1,7 +1,7 @@
 """Fixtures of the integration tests."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from sandport.numbers import Timing
 from sandport_protocol.limits import Limits
 from tests.integration.command import Command
 from tests.integration.stage import QUICK, Journal, Records, configuration
+from tests.integration.vendor import Vendor
 
 OpenHost = Callable[..., AbstractAsyncContextManager[Host]]
 
@@ -52,3 +53,11 @@ def open_host(tmp_path: Path, records: Records) -> OpenHost:
 def sandport(tmp_path: Path) -> Command:
     """The installed command, in a folder of its own."""
     return Command(tmp_path)
+
+
+@pytest.fixture
+def vendor(tmp_path: Path, records: Records) -> Iterator[Vendor]:
+    """A fake vendor; no sandbox id may have served two creates, and no command have run twice."""
+    vendor = Vendor(tmp_path, records)
+    yield vendor
+    vendor.fake.assert_once()

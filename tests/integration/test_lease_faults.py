@@ -2,27 +2,18 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from sandport.errors import Internal, StoreUnusable
 from sandport.host import Host
-from tests.integration.stage import Records, eventually
+from tests.integration.stage import eventually
 from tests.integration.test_lease_life import LEASE, running, said
 from tests.integration.vendor import Vendor, states, victim
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def vendor(tmp_path: Path, records: Records) -> Iterator[Vendor]:
-    """A vendor of which nothing must be left."""
-    vendor = Vendor(tmp_path, records)
-    yield vendor
-    vendor.fake.assert_once()
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, host: Host, method: str, *, times: int) -> Callable[[], int]:

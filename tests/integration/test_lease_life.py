@@ -25,21 +25,13 @@ from sandport.errors import (
 )
 from sandport.numbers import RateLimit
 from sandport_protocol.limits import Limits
-from tests.integration.stage import QUICK, Records, alive, eventually
+from tests.integration.stage import QUICK, alive, eventually
 from tests.integration.vendor import EAGER, Vendor, states, victim
 
 pytestmark = pytest.mark.anyio
 
 Killed = Callable[[str], contextlib.AbstractAsyncContextManager[str]]
 BRIEF = Limits(cancel_grace_ms=100)
-
-
-@pytest.fixture
-def vendor(tmp_path: Path, records: Records) -> Iterator[Vendor]:
-    """A vendor of which nothing must be left."""
-    vendor = Vendor(tmp_path, records)
-    yield vendor
-    vendor.fake.assert_once()
 
 
 @contextlib.contextmanager
