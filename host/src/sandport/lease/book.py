@@ -370,7 +370,11 @@ class Book:
                 return await self.clean_up.attempt(row, dead=dead)
             # What it will come to, only whoever creates it learns.
             uses = await self.store.uses(leased.lease.id)
-            raise InUse(f"sandbox {row.id} is still being created by {row.owner}; end that first", uses=uses, row=row)
+            message = (
+                f"sandbox {row.id} is still being created by process {row.owner}, and only that one learns what it comes "
+                "to; wait for it, or end that process: the next clean-up then ends the sandbox"
+            )
+            raise InUse(message, uses=uses, row=row)
         with self.clean_up.holding(row.id):
             try:
                 row = await self.store.ending(row.ref, by=self._instance, reason=reason, force=force, dead=dead)
