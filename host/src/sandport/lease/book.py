@@ -371,8 +371,8 @@ class Book:
             # What it will come to, only whoever creates it learns.
             uses = await self.store.uses(leased.lease.id)
             message = (
-                f"sandbox {row.id} is still being created by process {row.owner}, and only that one learns what it comes "
-                "to; wait for it, or end that process: the next clean-up then ends the sandbox"
+                f"sandbox {row.id} is still being created by {row.owner}, and only that one learns what it comes"
+                " to; wait for it, or end that process: the next clean-up then ends the sandbox"
             )
             raise InUse(message, uses=uses, row=row)
         with self.clean_up.holding(row.id):
