@@ -81,7 +81,6 @@ async def test_an_attach_that_is_cancelled_at_any_turn_of_the_loop_uses_nothing(
 async def test_a_callback_that_fails_does_not_stop_the_clean_up(
     vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandport.lease.book.LOOK_S", 0.01)
     told: list[str] = []
 
     def fails(why: str) -> None:
@@ -124,7 +123,6 @@ async def test_a_run_that_cannot_be_asked_for_is_left_alone_until_it_can(vendor:
 async def test_clean_up_goes_on_after_it_could_not_be_told_who_lives(
     vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandport.lease.book.LOOK_S", 0.01)
     async with vendor.host() as host:
         await host.clean_up()
         folder, aside = host.home.root / "instances", host.home.root / "aside"
@@ -146,7 +144,6 @@ async def test_clean_up_goes_on_after_it_could_not_be_told_who_lives(
 async def test_an_end_that_could_not_be_written_is_written_by_the_same_host(
     vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandport.lease.book.LOOK_S", 0.01)
     async with vendor.host() as host:
         left = refuse(monkeypatch, host, "ending", times=1)
         async with host.lease("env"):
@@ -159,7 +156,6 @@ async def test_an_end_that_could_not_be_written_is_written_by_the_same_host(
 async def test_a_create_whose_doubt_could_not_be_written_is_looked_for_by_the_same_host(
     vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandport.lease.book.LOOK_S", 0.01)
     vendor.fake.order("acquire.before-answer", "error", condition="Internal", dispatched="unknown")
     async with vendor.host() as host:
         left = refuse(monkeypatch, host, "doubtful", times=1)
@@ -174,7 +170,6 @@ async def test_a_create_whose_doubt_could_not_be_written_is_looked_for_by_the_sa
 async def test_a_block_ends_quietly_where_only_the_receipt_of_its_end_could_not_be_written(
     vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandport.lease.book.LOOK_S", 0.01)
     async with vendor.host() as host:
         left = refuse(monkeypatch, host, "gone", times=1)
         async with host.lease("env"):

@@ -545,7 +545,7 @@ async def test_clean_up_goes_on_after_the_journal_could_not_be_written(
 ) -> None:
     """A disk that was full for a while must not end the only thing that ends what is left."""
     vendor.fake.order("destroy.before", "error", condition="Unavailable", dispatched="no", times=3)
-    async with vendor.host(delays=EAGER.__class__(first_s=0.01, longest_s=0.01)) as host:
+    async with vendor.host(delays=EAGER.__class__(first_s=0.01, longest_s=0.01, look_s=0.05)) as host:
         claim = host.store.claim
         refusals = 2
 
@@ -557,7 +557,6 @@ async def test_clean_up_goes_on_after_the_journal_could_not_be_written(
             return await claim(*arguments, **members)
 
         monkeypatch.setattr(host.store, "claim", full)
-        monkeypatch.setattr("sandport.lease.book.LOOK_S", 0.01)
         async with host.lease("env"):
             pass
         await vendor.fake.until(lambda: not vendor.fake.sandboxes(), "the end of the sandbox")

@@ -18,7 +18,7 @@ from sandport_protocol.limits import Limits
 from sandport_provider_fake.testing import Fake
 from tests.integration.stage import QUICK, Records
 
-EAGER = Delays(first_s=0.02, longest_s=0.2, absent_s=0.05)
+EAGER = Delays(first_s=0.02, longest_s=0.2, absent_s=0.05, look_s=0.05)
 """Clean-up that a test can wait for."""
 
 

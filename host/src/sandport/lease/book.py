@@ -38,9 +38,6 @@ from .request import LeaseRequest, asked_again
 from .rows import lease_result, lease_row, request_of, sandbox_row
 from .tenure import Tenure
 
-LOOK_S = 10.0
-"""At least so often is looked for work that others left: owners that died since, leases whose time is over."""
-
 START_AHEAD_S = 60.0
 """At its start a host also tries what is due that soon: who starts anew after a failure wants it seen to."""
 
@@ -73,6 +70,7 @@ class Book:
         self._instance = instance
         self._workers_of = workers_of
         self._timing = timing
+        self._delays = delays
         self._clock = clock
         self._log = log
         self._creates: dict[str, tuple[WorkerClient, OpenCall]] = {}
@@ -451,7 +449,7 @@ class Book:
                 wait_s = await self._wait_s()
             except StoreUnusable as error:
                 self._log("error", f"clean-up cannot go on now: {error}")
-                wait_s = LOOK_S
+                wait_s = self._delays.look_s
             self.passed.set()
             await self._wait(wait_s)
 
@@ -462,9 +460,9 @@ class Book:
     async def _wait_s(self) -> float:
         due_ms = await self.store.next_due_ms()
         if due_ms is None:
-            return LOOK_S
+            return self._delays.look_s
         # Never at once: what is due and not ours to end would be looked at without a pause.
-        return min(LOOK_S, max(0.05, (due_ms - self._clock.now_ms()) / 1000))
+        return min(self._delays.look_s, max(0.05, (due_ms - self._clock.now_ms()) / 1000))
 
     async def _wait(self, wait_s: float) -> None:
         waits = [asyncio.ensure_future(self._clock.sleep(wait_s)), asyncio.ensure_future(self._nudged.wait())]

@@ -15,6 +15,8 @@ class Delays(Struct, frozen=True, kw_only=True):
     """A vendor's outage of hours costs a call each ten minutes, and its end is noticed within them."""
     absent_s: float = 30.0
     """Where the provider's worker cannot be started; that is no attempt, and does not make the delay grow."""
+    look_s: float = 10.0
+    """At least so often is looked for work that others left: owners that died since, leases whose time is over."""
 
     def after(self, attempts: int, *, draw: random.Random) -> float:
         """Seconds until the next attempt, after so many that failed: doubled each time, less up to a half."""
