@@ -78,9 +78,7 @@ async def test_an_attach_that_is_cancelled_at_any_turn_of_the_loop_uses_nothing(
 # ------------------------------------------------------------------ callbacks
 
 
-async def test_a_callback_that_fails_does_not_stop_the_clean_up(
-    vendor: Vendor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_callback_that_fails_does_not_stop_the_clean_up(vendor: Vendor) -> None:
     told: list[str] = []
 
     def fails(why: str) -> None:
@@ -120,9 +118,7 @@ async def test_a_run_that_cannot_be_asked_for_is_left_alone_until_it_can(vendor:
 # ------------------------------------------------------------------ the machine
 
 
-async def test_clean_up_goes_on_after_it_could_not_be_told_who_lives(
-    vendor: Vendor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_clean_up_goes_on_after_it_could_not_be_told_who_lives(vendor: Vendor) -> None:
     async with vendor.host() as host:
         await host.clean_up()
         folder, aside = host.home.root / "instances", host.home.root / "aside"
