@@ -134,7 +134,6 @@ class Book:
         return await self.limits.call(key, attempt, deadline_s=patience_s, creates=True, at_most=at_once)
 
     async def _acquire(self, request: LeaseRequest, workers: Workers) -> Sandbox:
-        now_ms = self._clock.now_ms()
         acquiring = Acquiring(
             request,
             self.store,
@@ -145,8 +144,7 @@ class Book:
         )
         try:
             await self.store.request(
-                sandbox_row(request, owner=self._instance, now_ms=now_ms),
-                lease_row(request, owner=self._instance, now_ms=now_ms),
+                sandbox_row(request, owner=self._instance), lease_row(request, owner=self._instance)
             )
             acquired = await acquiring.whole(workers)
         except BaseException as error:
@@ -230,14 +228,9 @@ class Book:
         row = await self.store.sandbox(request.sandbox_id)
         if row is None or row.state == "gone":
             return True
-        if row.state == "intended" or (row.state == "creating" and not acquiring.maybe_created):
-            await self.store.refused(row.ref, request.lease_id, by=self._instance, reason=reason)
+        row = await self.clean_up.begin_end(row, reason, never_made=not acquiring.maybe_created)
+        if row is None:
             return True
-        if row.state == "creating":
-            await self.store.doubtful(row.ref, by=self._instance, reason=reason)
-            row = await self.store.sandbox(request.sandbox_id) or row
-        elif row.state == "leased":
-            row = await self.store.ending(row.ref, by=self._instance, reason=reason, force=True)
         attempted = await self.clean_up.settle(row)
         if attempted.end == "later":
             self._log("warning", f"a sandbox may be left, and is looked for: {attempted.detail}", sandbox=row.id)

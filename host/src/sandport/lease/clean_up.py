@@ -128,19 +128,40 @@ class CleanUp:
             if sandbox_id in self._in_hand:
                 continue
             with self.holding(sandbox_id), contextlib.suppress(Stale):  # then another process has it
-                await self._write_end(await self._store.sandbox(sandbox_id), reason)
+                row = await self._store.sandbox(sandbox_id)
+                if row is not None and row.owner == self._instance:
+                    await self.begin_end(row, reason)
             self.owed.pop(sandbox_id, None)
 
-    async def _write_end(self, row: SandboxRow | None, reason: str) -> None:
-        if row is None or row.owner != self._instance:
-            return
-        if row.state == "intended":
-            lease = await self._store.lease(row.id)
-            await self._store.refused(row.ref, lease.id, by=self._instance, reason=reason)
-        elif row.state == "creating":
-            await self._store.doubtful(row.ref, by=self._instance, reason=reason)
-        elif row.state == "leased":
-            await self._store.ending(row.ref, by=self._instance, reason=reason, force=True)
+    async def begin_end(self, row: SandboxRow, reason: str, *, never_made: bool = False) -> SandboxRow | None:
+        """Write down that a sandbox of this instance ends, whatever state it is in.
+
+        Args:
+            row: As it was read.
+            reason: Why its lease ends.
+            never_made: It is certain that its create was not sent, or refused.
+
+        Returns:
+            The row as it is now, for `settle`; None where there is nothing to end.
+
+        Raises:
+            Stale: Another process has it.
+            StoreUnusable: The journal cannot be written.
+
+        Repeat: changes nothing more.
+        """
+        match row.state:
+            case "gone":
+                return None
+            case "creating" if not never_made:
+                await self._store.doubtful(row.ref, by=self._instance, reason=reason)
+                return await self._read(row)
+            case "intended" | "creating":
+                await self._refuse(row, reason)
+                return None
+            case "leased":
+                return await self._store.ending(row.ref, by=self._instance, reason=reason, force=True)
+        return row
 
     async def due(self, *, dead: frozenset[str] = NOBODY) -> list[SandboxRow]:
         """What should be looked at now.
@@ -205,8 +226,7 @@ class CleanUp:
             return await self._settle(row, None)
         row = await self._store.claim(row.ref, by=self._instance, dead=dead)
         if row.state == "creating":
-            await self._store.doubtful(row.ref, by=self._instance, reason="its owner died while it was created")
-            row = await self._read(row)
+            row = await self.begin_end(row, "its owner died while it was created") or row
         return await self._settle(row, None)
 
     @contextlib.contextmanager
@@ -256,14 +276,14 @@ class CleanUp:
         if end is None:
             return await self._unsettled(row.ref)
         if row.state == "intended":
-            await self._refuse(row)
+            await self._refuse(row, "its owner died before it was created")
         else:
             await self._store.gone(row.ref, by=self._instance, what=end)
         return Attempted(row.id, row.provider, "gone", end)
 
-    async def _refuse(self, row: SandboxRow) -> None:
+    async def _refuse(self, row: SandboxRow, reason: str) -> None:
         lease = await self._store.lease(row.id)
-        await self._store.refused(row.ref, lease.id, by=self._instance, reason="its owner died before it was created")
+        await self._store.refused(row.ref, lease.id, by=self._instance, reason=reason)
 
     async def _end(self, row: SandboxRow, attachment: Attachment | None) -> Literal["gone", "destroyed"] | None:
         """End it; None where it may still appear."""

@@ -11,7 +11,7 @@ from sandport_protocol.v1 import LeaseResult
 from .request import LeaseRequest
 
 
-def sandbox_row(request: LeaseRequest, *, owner: str, now_ms: int) -> SandboxRow:
+def sandbox_row(request: LeaseRequest, *, owner: str) -> SandboxRow:
     """The row of a sandbox that nobody was asked for yet."""
     return SandboxRow(
         id=request.sandbox_id,
@@ -22,12 +22,10 @@ def sandbox_row(request: LeaseRequest, *, owner: str, now_ms: int) -> SandboxRow
         secrets=request.secrets,
         tenant=request.tenant,
         owner=owner,
-        created_at_ms=now_ms,
-        changed_at_ms=now_ms,
     )
 
 
-def lease_row(request: LeaseRequest, *, owner: str, now_ms: int) -> LeaseRow:
+def lease_row(request: LeaseRequest, *, owner: str) -> LeaseRow:
     """The row of the lease on it."""
     return LeaseRow(
         id=request.lease_id,
@@ -44,7 +42,6 @@ def lease_row(request: LeaseRequest, *, owner: str, now_ms: int) -> LeaseRow:
         workspace=request.workspace,
         workload=request.workload,
         env=request.env,
-        requested_at_ms=now_ms,
     )
 
 
