@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.fake.tests.leases import Leases
@@ -112,7 +112,6 @@ async def test_an_order_can_be_for_one_sandbox_or_one_method_alone(fake: Fake) -
         await host.destroy(other)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(), key=st.text(max_size=8), probability=st.floats(0, 1))
 def test_a_probability_follows_from_the_seed_and_comes_near_what_it_says(
     seed: int, key: str, probability: float
