@@ -288,6 +288,8 @@ def attaching_again_changes_nothing(lab: Lab) -> None:
     """Attached again and again a sandbox keeps its lease, and a command that runs in it goes on."""
     sandbox = lab.new_sandbox()
     with held(lab, sandbox) as call:
+        # One that comes and goes behind it: by then it runs, also where the machine is busy.
+        sandbox.execute(lab.command("print", text="behind"))
         for _ in range(3):
             result = attach(lab, sandbox.id, sandbox.handle)
             expect(result["state"] == "attached", f"a sandbox that is attached attaches as {result['state']!r}")
@@ -296,6 +298,7 @@ def attaching_again_changes_nothing(lab: Lab) -> None:
                 was, now = sandbox.lease.get(member), lease.get(member)
                 expect(was == now, f"attached again, its {member} is {now!r:.100} and was {was!r:.100}")
             expect(not result.get("processesLost"), "attached again, what runs in it is said to be lost")
+        sandbox.execute(lab.command("print", text="after"))
         expect(not call.answers, "a command ended when its sandbox was attached again")
         call.let_go()
         result = lab.worker.result_of(call.id)
