@@ -35,7 +35,10 @@ def anyio_backend() -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """Judges skips on CI; elsewhere a part that this machine lacks is only named in the summary."""
     if ON_CI:
-        config.pluginmanager.register(SkipPolicy(config), "skip-policy")
+        # Where several processes share the tests, the one that hands them out sees every test's report, and of modules
+        # that were not collected only those that failed.
+        kind = SharedSkipPolicy if hasattr(config, "workerinput") else SkipPolicy
+        config.pluginmanager.register(kind(config), "skip-policy")
 
 
 class AllowedSkip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,6 +95,20 @@ class SkipPolicy:
             terminalreporter.section("skip policy", red=True, bold=True)
             for fault in self.faults:
                 terminalreporter.line(fault)
+
+
+class SharedSkipPolicy:
+    """In one of several processes: a module that must not be skipped has failed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.policy = SkipPolicy(config)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.policy.pytest_collectreport(report)
+        if self.policy.faults:
+            report.outcome = "failed"
+            report.longrepr = self.policy.faults.pop()
 
 
 def ran_whole(config: pytest.Config) -> bool:

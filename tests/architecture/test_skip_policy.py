@@ -86,6 +86,23 @@ def test_a_whole_module_that_is_skipped_fails_ci(suite: Path) -> None:
     assert "does not list the skip of test_absent.py" in done.stdout
 
 
+@pytest.mark.parametrize("listed", [True, False], ids=["the skip is listed", "no skip is listed"])
+def test_several_processes_judge_as_one_does(suite: Path, *, listed: bool) -> None:
+    if listed:
+        (suite / "tests" / "skips.toml").write_text(LISTED)
+    done = run_suite(suite, "-n", "2")
+    assert done.returncode == (pytest.ExitCode.OK if listed else pytest.ExitCode.TESTS_FAILED), done.stdout
+    assert ("does not list the skip of test_suite.py::test_is_skipped" in done.stdout) is not listed
+
+
+def test_several_processes_fail_on_a_whole_module_that_is_skipped(suite: Path) -> None:
+    (suite / "tests" / "skips.toml").write_text(LISTED)
+    (suite / "test_absent.py").write_text('import pytest\npytest.skip("no such part", allow_module_level=True)\n')
+    done = run_suite(suite, "-n", "2")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "does not list the skip of test_absent.py" in done.stdout
+
+
 def test_an_entry_that_no_skip_answers_to_fails_ci(suite: Path) -> None:
     stale = '[[skip]]\ntest = "test_suite.py::test_gone"\nreason = "no such thing"\n'
     (suite / "tests" / "skips.toml").write_text(LISTED + stale)
