@@ -176,7 +176,7 @@ def test_a_missing_system_package_is_installed_or_the_one_command_is_printed(
     else:
         install = "apt-get install -y --no-install-recommends the-package"
         prefix = "" if user == "0" else "sudo "
-        assert done.stderr == f"dev: the tests need the-package; run: {prefix}{install}\n"
+        assert done.stderr == f"dev: the test suite needs the-package; run: {prefix}{install}\n"
         assert done.returncode != 0
 
 
