@@ -22,6 +22,8 @@ class Project(NamedTuple):
     """The paths to give to pytest."""
     python_path: str
     """What the tests import from, relative to the tree."""
+    changed: str
+    """A file of the tree for the sandbox to change."""
 
 
 PINNED = "toolz==1.0.0"
@@ -41,11 +43,11 @@ def project(scratch: Path, *, offline: bool) -> Project:
             if hasattr(tarfile, "data_filter"):
                 file.extraction_filter = tarfile.data_filter
             file.extractall(scratch)
-        return Project(PINNED, scratch / ARCHIVE.removesuffix(".tar.gz"), ("toolz",), ".")
+        return Project(PINNED, scratch / ARCHIVE.removesuffix(".tar.gz"), ("toolz",), ".", "README.rst")
     print("no source distribution at hand: using this repository's protocol/", flush=True)
     # Those of its tests that need nothing of the repository around it.
     tests = tuple(f"tests/test_{name}.py" for name in ("capabilities", "octets", "read_buffers"))
-    return Project("sandport-protocol", REPOSITORY / "protocol", tests, "src")
+    return Project("sandport-protocol", REPOSITORY / "protocol", tests, "src", "README.md")
 
 
 def _is_ours(archive: Path) -> bool:
