@@ -98,6 +98,15 @@ def _credit(draw: Draw, values: dict[str, Any]) -> None:
     values["bytes"] = draw(above_0)
 
 
+def _sync(draw: Draw, values: dict[str, Any]) -> None:
+    values["socket"] = "/" + draw(st.text("abc/._-é\n ", max_size=v1.SOCKET_PATH_BYTES // 2))
+    values["path"] = draw(programs)
+
+
+def _count(draw: Draw, values: dict[str, Any]) -> None:
+    values["bytes"] = draw(st.integers(0, 2**70))
+
+
 def _limits(draw: Draw, values: dict[str, Any]) -> None:
     for name in values:
         values[name] = draw(above_0)
@@ -116,6 +125,10 @@ _RULES: dict[type[Struct], Callable[[Draw, dict[str, Any]], None]] = {
     v1.WaitProcessResult: _command_result,
     v1.SignalProcessParams: _one_signal,
     v1.CreditParams: _credit,
+    v1.SyncInParams: _sync,
+    v1.SyncInResult: _count,
+    v1.SyncOutParams: _sync,
+    v1.SyncOutResult: _count,
 }
 
 

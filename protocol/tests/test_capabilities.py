@@ -53,6 +53,8 @@ def test_missing_mandatory_methods_are_named_in_order(methods: set[str]) -> None
         (GROUPS["process"][1:], (), set()),
         (GROUPS["process"], ("process",), set()),
         (GROUPS["process"], ("pty",), {"process"}),
+        (GROUPS["process"] + GROUPS["sync"], ("process",), {"sync"}),
+        (GROUPS["sync"][:1], (), set()),
         ((), (), set()),
     ],
 )
@@ -64,4 +66,5 @@ def test_a_group_can_be_used_when_it_is_whole_and_not_taken_away(
 
 def test_only_what_may_be_repeated_is_marked_so() -> None:
     never = {"initialize", "acquireLease", "execute", "startProcess", "writeProcess", "signalProcess", "waitProcess"}
+    never |= {"syncIn", "syncOut"}  # the socket of the first is used up
     assert {name for name, method in METHODS.items() if not method.repeatable} == never

@@ -202,6 +202,28 @@ def test_the_examples_of_what_goes_wrong_are_errors_of_the_table() -> None:
     assert met == ["ParseFailed", "NotAttached", "Cancelled"]
 
 
+def test_the_examples_of_files_are_calls_and_answers_of_the_group() -> None:
+    (block,) = blocks('→ {"jsonrpc":"2.0","id":1,"method":"syncIn"')
+    asked, answered = (
+        [frame for sender, frame in conversation(block) if sender == direction] for direction in ("→", "←")
+    )
+    for frame in asked:
+        assert_call(frame)
+    assert [json.loads(frame)["method"] for frame in asked] == list(GROUPS["sync"])
+    assert_params(METHODS["syncIn"].result, codec.encode(json.loads(answered[0])["result"]))
+    error = codec.read_error(codec.read(answered[1][:-1], depth=64).error)
+    assert error is not None
+    assert error.data is not None
+    assert from_wire(error).condition == error.data.condition == "PathNotFound"
+
+
+def test_the_failures_of_files_are_conditions_that_a_host_expects_of_the_group() -> None:
+    expected = {condition.__name__ for name in GROUPS["sync"] for condition in METHODS[name].errors}
+    rows = table("what happened", "condition")
+    assert {condition.split(",")[0] for _, condition, *_ in rows} <= expected
+    assert {dispatched for _, _, dispatched, _ in rows} == {"no", "unknown"}
+
+
 def assert_call(frame: bytes) -> None:
     members = json.loads(frame)
     kind = "request" if "id" in members else "notification"

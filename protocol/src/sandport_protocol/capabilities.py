@@ -26,6 +26,7 @@ MANDATORY: tuple[str, ...] = (
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "process": ("startProcess", "writeProcess", "signalProcess", "waitProcess"),
+    "sync": ("syncIn", "syncOut"),
 }
 """Optional methods, advertised as whole groups; more groups are reserved in `RESERVED_GROUPS`."""
 
@@ -33,7 +34,6 @@ RESERVED_GROUPS: dict[str, tuple[str, ...]] = {
     "release": ("releaseLease",),
     "renew": ("renewLease",),
     "workspace": ("realizeWorkspace",),
-    "sync": ("syncIn", "syncOut"),
     "setup": ("startSetup", "getSetup", "cancelSetup"),
     "template": ("captureTemplate",),
     "templateDeletion": ("deleteTemplate",),

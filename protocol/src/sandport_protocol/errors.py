@@ -9,7 +9,7 @@ SandportError                     retry: now | later | never      dispatched: no
     ParseFailed, InvalidRequest, MethodNotFound, InvalidParams, Internal     (JSON-RPC's own)
     NotInitialized, NotAttached, LeaseNotFound, SandboxLost, QuotaExceeded, RateLimited, AuthenticationFailed,
     ConfigInvalid, NotSupported, CommandNotFound, CommandNotExecutable, PathNotFound, PathOutsideRoot, TooLarge,
-    Overloaded, Unavailable, Cancelled, ProtocolViolation, ProcessNotFound, OutputGap, VersionMismatch
+    Overloaded, Unavailable, Cancelled, ProtocolViolation, ProcessNotFound, OutputGap, PathRefused, VersionMismatch
 ```
 
 Every error answers three questions: whose fault it was (its class), whether to try again (`retry`), and whether the
@@ -322,6 +322,13 @@ class OutputGap(WireError):
     code = -32029
 
 
+class PathRefused(WireError):
+    """The sandbox does not let a path be read, written or replaced; `detail.reason` says why."""
+
+    code = -32030
+    dispatched: Dispatched = "unknown"
+
+
 CONDITIONS: tuple[type[WireError], ...] = (
     ParseFailed,
     InvalidRequest,
@@ -349,6 +356,7 @@ CONDITIONS: tuple[type[WireError], ...] = (
     ProtocolViolation,
     ProcessNotFound,
     OutputGap,
+    PathRefused,
 )
 """Every condition, in the order of the published table."""
 

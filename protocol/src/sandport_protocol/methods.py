@@ -51,6 +51,13 @@ _COMMAND = (
     errors.PathOutsideRoot,
 )
 _PROCESS = (*_SANDBOX, errors.ProcessNotFound)
+_SYNC = (
+    *_SANDBOX,
+    errors.QuotaExceeded,
+    errors.CommandNotFound,
+    errors.PathNotFound,
+    errors.PathRefused,
+)
 
 _METHODS = (
     Method(
@@ -198,6 +205,26 @@ _METHODS = (
         repeat="follows from the offset that it names",
         cancel="stops following; the process runs on",
         errors=(*_PROCESS, errors.OutputGap),
+    ),
+    Method(
+        name="syncIn",
+        params=v1.SyncInParams,
+        result=v1.SyncInResult,
+        repeatable=False,
+        group="sync",
+        repeat="unpacks again what a new socket brings",
+        cancel="stops unpacking; what is in place stays",
+        errors=(*_SYNC, errors.PathOutsideRoot, errors.ProtocolViolation),
+    ),
+    Method(
+        name="syncOut",
+        params=v1.SyncOutParams,
+        result=v1.SyncOutResult,
+        repeatable=False,
+        group="sync",
+        repeat="sends again, to a new socket",
+        cancel="breaks the stream off; the sandbox is as it was",
+        errors=_SYNC,
     ),
 )
 

@@ -20,6 +20,8 @@ SANDBOX_ID = re.compile(r"sp[a-z2-7]{26}")
 """`sp` and 26 base32 characters (130 bits): legal as a DNS label, a label value and a file name."""
 PROCESS_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SOCKET_PATH_BYTES = 107
+"""Longest path of a Unix socket: what the kernel's address holds, less the NUL that ends it."""
 
 StreamName = Literal["stdout", "stderr", "pty"]
 StreamEnd = Literal["seen", "heldOpen"]
@@ -482,6 +484,58 @@ class WaitProcessResult(CommandResult, frozen=True, kw_only=True):
     """The end of a process; counts only, its output was sent live."""
 
 
+# ------------------------------------------------------------------ files
+
+
+class SyncParams(Params, frozen=True, kw_only=True):
+    """Between which socket and which path an archive runs; shared by `syncIn` and `syncOut`."""
+
+    sandbox_id: str
+    socket: str
+    """Absolute path of a Unix stream socket of the host's, at most 107 bytes, made for this call; connect once."""
+    path: Octets
+    """Absolute, or relative to the working directory."""
+
+    def __post_init__(self) -> None:
+        check_sandbox_id(self.sandbox_id)
+        check_socket(self.socket)
+        path = unpack(self.path)
+        if not path or b"\0" in path:
+            raise ValueError("path must not be empty, and has no NUL byte")
+
+
+class SyncInParams(SyncParams, frozen=True, kw_only=True):
+    """Unpack the archive that the socket brings below a path of the sandbox."""
+
+
+class SyncInResult(Result, frozen=True, kw_only=True):
+    """All of the archive is in place."""
+
+    bytes: int
+    """What was read from the socket, to its end."""
+    notes: tuple[str, ...] = ()
+    """Facts for a person, e.g. what the unpacking program warned of."""
+
+    def __post_init__(self) -> None:
+        check_count(self.bytes)
+
+
+class SyncOutParams(SyncParams, frozen=True, kw_only=True):
+    """Send an archive of a path of the sandbox through the socket."""
+
+
+class SyncOutResult(Result, frozen=True, kw_only=True):
+    """The whole archive went through the socket."""
+
+    bytes: int
+    """What was written to the socket."""
+    notes: tuple[str, ...] = ()
+    """Facts for a person, e.g. what was left out, or changed while it was read."""
+
+    def __post_init__(self) -> None:
+        check_count(self.bytes)
+
+
 # ------------------------------------------------------------------ notifications
 
 
@@ -563,6 +617,20 @@ def check_process_id(value: str) -> None:
     """Raise ValueError unless this is a process id."""
     if not PROCESS_ID.fullmatch(value):
         raise ValueError(f"processId {value[:64]!r} is not 1 to 64 letters, digits, - and _")
+
+
+def check_socket(value: str) -> None:
+    """Raise ValueError unless this can be the path of a Unix socket."""
+    if not value.startswith("/") or "\0" in value:
+        raise ValueError("socket must be an absolute path without a NUL byte")
+    if len(value.encode()) > SOCKET_PATH_BYTES:
+        raise ValueError(f"socket must not be longer than {SOCKET_PATH_BYTES} bytes")
+
+
+def check_count(value: int) -> None:
+    """Raise ValueError unless so many bytes can have passed."""
+    if value < 0:
+        raise ValueError("bytes must not be negative")
 
 
 def check_command_bounds(timeout_ms: int | None, output_limit_bytes: int) -> None:

@@ -1,8 +1,9 @@
 """What a type cannot say, as JSON Schema: patterns, bounds, and members that exclude each other.
 
 Every struct with rules in its `__post_init__` has an entry here with the same rules; a test reads random messages by
-both and holds them to the same verdict. Only a NUL byte inside `b64` has no form here: SPEC.md says it. For the
-envelopes the entries say which members tell them apart.
+both and holds them to the same verdict. Only a NUL byte inside `b64`, and that a socket's path is counted in bytes and
+not in characters, have no form here: SPEC.md says them. For the envelopes the entries say which members tell them
+apart.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _SANDBOX_ID: JsonSchema = {"pattern": f"^{v1.SANDBOX_ID.pattern}$"}
 _PROCESS_ID: JsonSchema = {"pattern": f"^{v1.PROCESS_ID.pattern}$"}
 _NO_NUL: JsonSchema = {"pattern": r"^[^\u0000]*$"}
 _ABOVE_0: JsonSchema = {"exclusiveMinimum": 0}
+_EMPTY: JsonSchema = {"enum": ["", {"b64": ""}]}
 _NOT_NULL: JsonSchema = {"not": {"type": "null"}}
 
 
@@ -37,7 +39,7 @@ _COMMAND_MEMBERS: JsonSchema = {
     "argv": {
         "minItems": 1,
         "items": _NO_NUL,
-        "allOf": [{"prefixItems": [{"not": {"enum": ["", {"b64": ""}]}}]}],
+        "allOf": [{"prefixItems": [{"not": _EMPTY}]}],
     },
     "shell": _NO_NUL,
     "cwd": _NO_NUL,
@@ -49,6 +51,14 @@ _COMMAND_MEMBERS: JsonSchema = {
 }
 _ONE_COMMAND: JsonSchema = {"oneOf": [_given("argv", _NOT_NULL), _given("shell", _NOT_NULL)]}
 _PROCESS: JsonSchema = {"properties": {"sandboxId": _SANDBOX_ID, "processId": _PROCESS_ID}}
+_SYNC: JsonSchema = {
+    "properties": {
+        "sandboxId": _SANDBOX_ID,
+        "socket": {"pattern": rf"^/[^\u0000]{{0,{v1.SOCKET_PATH_BYTES - 1}}}$"},
+        "path": {**_NO_NUL, "not": _EMPTY},
+    }
+}
+_COUNT: JsonSchema = {"properties": {"bytes": {"minimum": 0}}}
 _RESULT: JsonSchema = {
     "allOf": [
         {
@@ -88,6 +98,10 @@ CONSTRAINTS: dict[type[Struct], JsonSchema] = {
     },
     v1.WaitProcessParams: _PROCESS,
     v1.WaitProcessResult: _RESULT,
+    v1.SyncInParams: _SYNC,
+    v1.SyncInResult: _COUNT,
+    v1.SyncOutParams: _SYNC,
+    v1.SyncOutResult: _COUNT,
     v1.CreditParams: {"properties": {"bytes": _ABOVE_0}},
 }
 """By struct: keywords for the struct, and under `properties` keywords for single members."""
