@@ -11,6 +11,7 @@ from sandport_sdk.v1 import Call, Capabilities, Config, Provider, extension, typ
 
 MANDATORY = ("probe", "acquire_lease", "attach_lease", "list_leases", "destroy_lease", "execute")
 PROCESS = ("start_process", "write_process", "signal_process", "wait_process")
+SYNC = ("sync_in", "sync_out")
 
 
 async def handler(self: Provider, params: Any, call: Call) -> Any:
@@ -23,10 +24,12 @@ def define(*, without: Any = (), base: Any = Provider, **members: Any) -> type[P
 
 
 def test_what_is_defined_is_advertised() -> None:
-    made = define(**dict.fromkeys(PROCESS, handler))
+    made = define(**dict.fromkeys(PROCESS + SYNC, handler))
     served = {name for name, method in METHODS.items() if method.group != "session"}
     assert set(made.handlers) == served
-    assert set(define().handlers) == served - {"startProcess", "writeProcess", "signalProcess", "waitProcess"}
+    optional = {"startProcess", "writeProcess", "signalProcess", "waitProcess", "syncIn", "syncOut"}
+    assert set(define().handlers) == served - optional
+    assert set(define(**dict.fromkeys(SYNC, handler)).handlers) == served - optional | {"syncIn", "syncOut"}
 
 
 def test_a_missing_mandatory_method_is_named() -> None:
@@ -37,6 +40,8 @@ def test_a_missing_mandatory_method_is_named() -> None:
 def test_a_group_in_part_is_refused_by_what_is_missing() -> None:
     with pytest.raises(TypeError, match=r"'process' is served as a whole or not at all; missing: .*wait_process"):
         define(start_process=handler)
+    with pytest.raises(TypeError, match=r"'sync' is served as a whole or not at all; missing: sync_out"):
+        define(sync_in=handler)
 
 
 @pytest.mark.parametrize(

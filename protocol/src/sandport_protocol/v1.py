@@ -3,6 +3,8 @@
 Members are lowerCamelCase on the wire, snake_case here; bytes are base64; times are integer milliseconds. Unknown
 members are ignored, so that a newer peer may add optional ones. Rules that a type cannot say stand in
 `__post_init__`: a value that breaks one cannot be built on the sending side and is refused on the receiving one.
+
+Why so long: it is a list, and who looks for a member of the wire looks in one place.
 """
 
 from __future__ import annotations
