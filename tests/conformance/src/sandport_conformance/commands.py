@@ -75,6 +75,29 @@ DEFAULT_COMMANDS: dict[str, tuple[str, ...] | None] = {
     ),
     # Copies a file of the working directory to stdout; fails where it does not exist.
     "read_file": ("cat", "{name}"),
+    # Writes a tar archive of what is in a directory to stdout, whatever the names; exits with 127 without a tar.
+    "pack": _sh('cd -- "$1" && tar -cf - .', "{path}"),
+    # Makes a directory with its parents and unpacks the tar archive on stdin into it, with the modes and times that the
+    # archive says, for the user that it runs as; exits with 127 without a tar.
+    "unpack": _sh('mkdir -p -- "$1" && cd -- "$1" && tar -xopf -', "{path}"),
+    # Removes a directory with all that is in it, whatever the modes.
+    "remove_tree": _sh('chmod -R u+rwx -- "$1" && rm -rf -- "$1"', "{path}"),
+    # Makes a FIFO.
+    "make_fifo": _sh('mkfifo -- "$1"', "{name}"),
+    # Gives a file another name.
+    "hard_link": _sh('ln -- "$1" "$2"', "{name}", "{other}"),
+    # Makes a file of so many bytes, 0123456789 and line feeds, where the directory is there.
+    "make_file": _sh('yes 0123456789 | head -c "$2" >"$1"', "{name}", "{bytes}"),
+    # Appends the text to a file.
+    "append": _sh('printf %s "$2" >>"$1"', "{name}", "{text}"),
+    # Makes a file empty.
+    "empty": _sh(': >"$1"', "{name}"),
+    # Writes the text into a file after a hole of so many bytes.
+    "make_hole": _sh(
+        'printf %s "$2" | dd bs=1 seek="$3" of="$1" conv=notrunc 2>/dev/null', "{name}", "{text}", "{bytes}"
+    ),
+    # Writes how many KiB of the disk a file takes, and then its name.
+    "disk_use": _sh('du -k -- "$1"', "{name}"),
 }
 """Each snippet; None where it cannot be done."""
 

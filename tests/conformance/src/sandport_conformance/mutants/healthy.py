@@ -1,7 +1,7 @@
 """A worker that keeps every rule of L0 to L4, in the standard library alone, made to be broken in one place.
 
 A mutant overrides one method. The wire is here: lines, messages, phases, answers. Sandboxes are in `leases`
-and `places`, commands in `programs`.
+and `places`, commands in `programs`, archives of files in `files`.
 
 One thread reads, each call has its own, one lock guards what goes out. Control messages (`ping`, `cancel`, `credit`)
 are served by the reading thread, so nothing waits in front of them.
@@ -21,6 +21,9 @@ from typing import Any
 
 from sandport_conformance import schema
 
+from .archive_in import Unpacker
+from .archive_out import Packer
+from .files import Files
 from .leases import Leases
 from .places import Guard
 
@@ -29,6 +32,7 @@ Json = dict[str, Any]
 VERSIONS = [1]
 MANDATORY = schema.mandatory_methods()
 PROCESS = schema.optional_groups()["process"]
+SYNC = schema.optional_groups()["sync"]
 _PIECE_BYTES = 1 << 16
 _EOF_FINISH_S = 0.5
 _TICK_S = 0.5
@@ -62,11 +66,14 @@ class Healthy:
     """The worker; see the module."""
 
     name = "healthy"
-    methods: tuple[str, ...] = (*MANDATORY, *PROCESS)
+    methods: tuple[str, ...] = (*MANDATORY, *PROCESS, *SYNC)
     capabilities: Json = {"kill": "tree", "expiry": "agent", "attach": "none", "pty": True, "egress": ["all"]}  # noqa: RUF012 - read only
 
     guard_class: type[Guard] = Guard
     leases_class: type[Leases] = Leases
+    files_class: type[Files] = Files
+    unpacker_class: type[Unpacker] = Unpacker
+    packer_class: type[Packer] = Packer
 
     def __init__(self) -> None:
         self.phase = "new"

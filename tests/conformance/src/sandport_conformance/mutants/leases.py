@@ -45,6 +45,7 @@ class Leases:
         """By what descriptor this worker holds each sandbox."""
         self.programs: dict[tuple[str, str], Program] = {}
         self.lock = threading.Lock()
+        self.files = worker.files_class(self)
         self.ending = threading.RLock()
         """Of two ends of a sandbox at once the second waits for the first."""
 
@@ -433,3 +434,13 @@ class Leases:
                 reason = f"output of {name} before {stream.base} is no longer kept"
                 raise self.refusal("OutputGap", reason, detail={"field": "fromOffset", "limit": stream.base})
         return self.follow(call, program, offsets)
+
+    # -------------------------------------------------------------- files
+
+    def sync_in(self, call: Call) -> Json:
+        """Unpack an archive in a sandbox."""
+        return self.files.sync_in(call)
+
+    def sync_out(self, call: Call) -> Json:
+        """Pack what is in a sandbox."""
+        return self.files.sync_out(call)
