@@ -276,14 +276,10 @@ def _no_controller(found: Hierarchies, controller: str) -> str:
             f"no limit of {controller}: no cgroups are mounted at {ROOT}. "
             f"Mount them (`mount -t cgroup2 none {ROOT}`), in a container with its runtime's option for it"
         )
+    remedy = "boot with `cgroup_enable=memory cgroup_memory=1`" if controller == "memory" else "use one that has it"
     return (
-        f"no limit of {controller}: the kernel has no such controller in the cgroups mounted at {ROOT} "
-        f"(mode {found.mode}). "
-        + (
-            "Boot with `cgroup_enable=memory cgroup_memory=1`"
-            if controller == "memory"
-            else "It needs a kernel that was built with it"
-        )
+        f"no limit of {controller}: no tree of cgroups below {ROOT} has that controller (mode {found.mode}). Either "
+        f"the kernel is without it ({remedy}), or it is in a tree of version 1 that is not mounted here"
     )
 
 
@@ -339,12 +335,6 @@ def _hindrance(version: int, directory: str, wanted: list[str]) -> str | None:
     # Processes may be moved only by who may write to what is above both their old and their new place.
     if not os.access(os.path.join(directory, "cgroup.procs"), os.W_OK, effective_ids=True):
         return ""
-    missing = [name for name in wanted if name not in _words(os.path.join(directory, "cgroup.controllers"))]
-    if missing:
-        return (
-            f"the controller {', '.join(missing)} is not handed down to {directory}. As root: `systemctl edit "
-            "user@.service` with `[Service]` and `Delegate=cpu memory pids`, then log in anew"
-        )
     kind = " ".join(_words(os.path.join(directory, "cgroup.type")))
     if kind not in ("", "domain"):
         return f"{directory} is of the kind {kind!r}, which cannot hold processes with limits of their own"
@@ -352,10 +342,18 @@ def _hindrance(version: int, directory: str, wanted: list[str]) -> str | None:
     is_top = not os.path.exists(os.path.join(directory, "cgroup.type"))
     if closed and not is_top and _members(directory):
         return (
-            f"{directory} holds processes itself, and so the kernel lets it hand no controller down. Start the host in "
-            "a cgroup below it: in a systemd unit with `Delegate=yes` and `DelegateSubgroup=host`, from a shell with "
-            "`systemd-run --user --scope` (as root without `--user`), in a container by first moving its processes "
-            f"(`mkdir {directory}/host`, then each number in its cgroup.procs into host/cgroup.procs)"
+            f"{directory} holds processes itself, and so the kernel lets it hand no controller down"
+            f"{' (and it has a limit, which a sandbox beside it would escape)' if _has_limit(directory) else ''}. "
+            "Start the host in a cgroup below it: a systemd unit takes `Delegate=yes` and `DelegateSubgroup=host` "
+            "(systemd 254 or newer); a container first moves its processes (`mkdir "
+            f"{directory}/host`, then each number in its cgroup.procs into host/cgroup.procs)"
+        )
+    missing = [name for name in closed if name not in _words(os.path.join(directory, "cgroup.controllers"))]
+    if missing:
+        return (
+            f"the controller {', '.join(missing)} is not handed down to {directory}. As root: `systemctl edit "
+            "user@.service` (or the unit's own name) with `[Service]` and `Delegate=cpu memory pids`, then start it "
+            "anew"
         )
     return None
 
@@ -667,9 +665,9 @@ def _make(version: int, place: str, name: str, controllers: list[str]) -> str:
             break
         except FileExistsError:
             raise
-        except FileNotFoundError:
-            continue  # Who removed the last sandbox has just removed the parent with it.
         except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                continue  # Who removed the last sandbox has just removed the parent with it.
             _remove_if_empty(parent)
             raise CgroupUnavailable(f"no cgroup can be made in {place}: {error.strerror}") from error
     else:
