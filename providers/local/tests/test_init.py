@@ -26,8 +26,9 @@ from providers.local.tests.machine import (
     until,
     wait_for_end,
 )
-from sandport_provider_local.init import MESSAGE_BYTES, REQUEST_BYTES
+from sandport_provider_local.init import MESSAGE_BYTES
 from sandport_provider_local.launch import spawn_init
+from sandport_provider_local.link import REQUEST_BYTES
 from sandport_provider_local.places import Place, Record
 from sandport_sdk.testing import new_id
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandport_provider_local.init import remove_tree
 from sandport_provider_local.places import Place, scan
+from sandport_provider_local.removal import remove_tree
 from sandport_sdk.testing import new_id
 
 NOBODY = 65534
@@ -34,7 +34,7 @@ def folder() -> Iterator[Path]:
 def remove(folder: Path, name: str = "tree") -> None:
     fd = os.open(folder, os.O_RDONLY)
     try:
-        remove_tree(fd, name)
+        remove_tree(fd, name, last="init.json")
     finally:
         os.close(fd)
 

@@ -1,11 +1,7 @@
 """The worker as a process of its own, as a host has it: what becomes of a sandbox when the worker goes."""
 
 import os
-import py_compile
-import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +10,6 @@ import pytest
 from providers.local.tests.leases import unique_sleep
 from providers.local.tests.machine import started, wait_for_end
 from providers.local.tests.worker import Worker
-from sandport_provider_local import launch
 
 
 @pytest.fixture
@@ -22,27 +17,6 @@ def worker(state_dir: Path) -> Iterator[Worker]:
     worker = Worker(state_dir, grace_ms=300)
     yield worker
     worker.close()
-
-
-def test_an_init_is_never_one_of_an_older_source(tmp_path: Path) -> None:
-    """Where nothing may be written what is compiled stays as it was, and an import passes it over."""
-    package = Path(launch.__file__).parent
-    copied = tmp_path / package.name
-    shutil.copytree(package, copied, ignore=shutil.ignore_patterns("__pycache__"))
-    source = copied / "init.py"
-    compiled = py_compile.compile(os.fspath(source))
-    program = "import sandport_provider_local.launch as launch; print(launch.PROGRAM)"
-
-    def chosen() -> str:
-        variables = {**os.environ, "PYTHONPATH": os.fspath(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-        return subprocess.check_output([sys.executable, "-P", "-c", program], env=variables, text=True).strip()
-
-    assert chosen() == compiled
-    with source.open("a") as file:
-        file.write("# A line more.\n")
-    assert chosen() == os.fspath(source)
-    source.with_name("__pycache__").rename(tmp_path / "elsewhere")
-    assert chosen() == os.fspath(source)
 
 
 def test_a_command_runs_over_real_pipes(worker: Worker, state_dir: Path) -> None:

@@ -1,24 +1,30 @@
 """The init of one sandbox: it starts the sandbox's commands, reaps them, and its end is the end of them all.
 
-A program of its own (`python -I -S -E init.py FOLDER EXPIRES_MS GRACE_MS KEPT`, with a listening socket as descriptor
-3), one per sandbox; FOLDER is the sandbox's own under the host's state, and its name is the sandbox's id. It is a child
-subreaper, so nothing that a command starts can leave its subtree: not with setsid, not by forking twice. It ends when
-it is told to, at the lease's expiry, on SIGTERM, or one grace after the last worker is gone; each time it kills until
-the kernel says that it has no children, then removes the sandbox's folder. A kept sandbox has no grace, and a SIGTERM
-(the machine is shut down) ends its processes and leaves its folder to an init that is started later.
+A program of its own, with a listening socket as descriptor 3, one per sandbox, in one of two ways.
+
+Without isolation (`init FOLDER EXPIRES_MS GRACE_MS KEPT`) it owns the sandbox's folder under the host's state, whose
+name is the sandbox's id, and is a child subreaper, so nothing that a command starts can leave its subtree: not with
+setsid, not by forking twice. It ends when it is told to, at the lease's expiry, on SIGTERM, or one grace after the last
+worker is gone; each time it kills until the kernel says that it has no children, then removes the folder. A kept
+sandbox has no grace, and a SIGTERM (the machine is shut down) ends its processes and leaves its folder to an init that
+is started later.
+
+Isolated (`init --inside`) it is PID 1 of the sandbox's own namespaces. All that is about the folder and the time is the
+affair of its keeper, which it speaks to over descriptor 4; see `keeper`.
 
 Several workers may be connected at once. A command belongs to the connection that started it, and ends with it.
 
-A worker speaks to it over a SOCK_SEQPACKET socket. A message is byte strings joined by NUL, which neither an argument
-nor a variable can hold; the first one is the verb. A message that is too long for the socket is `memfd`, and the
-text itself is the first descriptor passed with it.
+A worker speaks to it over a SOCK_SEQPACKET socket, in messages as `link` has them. One that is too long for the socket
+is `memfd`, and the text itself is the first descriptor passed with it.
 
 ```text
 hello TOKEN GRACE_MS                               -> ready PID START_TICKS LOST
+    PID is that of the process that owns the folder
 keep 0 | 1                                         -> kept ERRNO; in the record before it counts, or not at all
 start SEQ MARK STDIO CWD ARGC ARGV... NAME=VALUE.. -> started SEQ PID | failed SEQ STAGE ERRNO;   exit SEQ STATUS ASKED
     STDIO null: descriptors are stdout, stderr; pipe: stdin, stdout, stderr; pty: the terminal
     STAGE cwd, program, interpreter or spawn; STATUS as waitpid gives it; ASKED 1 where a kill came before the end
+terminal REF                                       -> terminal REF ERRNO, and where that is 0 a terminal's two sides
 kill SEQ MARK MODE                                 -> killed SEQ gone | signalled | ended
     MODE now: SIGKILL for everything that carries the mark; soon: SIGTERM for the group first, and nothing (`ended`)
     where the command's own process has already ended
@@ -26,30 +32,45 @@ signal SEQ NUMBER REF                              -> signalled REF 0 | 1
 end                                                -> ending REASON, then the end of the connection, to every worker
 ```
 
-Why so long: it is one file, and of the standard library it uses only what starts fast. It is started by its path with
-nothing of ours on the module path, it must outlive every worker's environment, and its start is a part of every
-acquire. The worker imports the functions on /proc and on removal from here.
+It must outlive every worker's environment, and its start is a part of every acquire: so of the standard library it and
+what it imports use only what starts fast.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import itertools
 import math
 import os
 import select
 import signal
 import socket
-import stat
 import struct
 import sys
 import time
 
+from sandport_provider_local.link import Link, exactly, log, read_memfd
+from sandport_provider_local.proc import (
+    TICKS,
+    Stat,
+    boot_time,
+    children_of,
+    freeze_and_kill,
+    has_variable,
+    read_stat,
+    signal_group,
+    start_ticks,
+)
+from sandport_provider_local.spawn import Action, StartFailed, spawn
+
+TYPE_CHECKING = False  # That of `typing` costs more to import than all the rest.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sandport_provider_local.above import Above
+
 MESSAGE_BYTES = 128 * 1024
 """What is taken in one message of the socket; the worker sends less, and more in a memfd."""
-REQUEST_BYTES = 16 * 1024 * 1024
-"""No kernel takes more arguments and variables than this."""
 KILL_S = 2.0
 """A kill that is not proven complete by then is answered as `signalled`."""
 TERM_GRACE_S = 0.2
@@ -60,218 +81,79 @@ PASS_S = 0.002
 SLOW_PASSES = 1000
 """After so many something does not end though it was killed (it waits in the kernel): looked at less often."""
 SLOW_PASS_S = 0.1
-LOOK_S = 1.0
-"""A kept sandbox looks no more often than that whether its folder is still there."""
 STRAY_PASSES = 5
 """Looks at an orphan of unknown origin before it is left alone: amid an exec a process shows no environment."""
 STRANGERS = 8
 """Connections that have not said hello yet; the oldest goes when there are more."""
 BACKLOG_MESSAGES = 4096
 """Answers kept for a worker that does not read; then it is dropped."""
-TICKS = os.sysconf("SC_CLK_TCK")
 SELF = os.getpid()
 LISTENER_FD = 3
-RECORD = "record.json"
-"""Written by the worker before the init is started; the init's end begins with removing it. While the init runs, only
-the init writes it: several workers may want that at once."""
-IDENTITY = "init.json"
-"""Which process the init is; removed last, so that whoever waits for its end can find it until then."""
+CONTROL_FD = 4
+OOM_SCORE = b"500"
+"""What a command counts for above the init when the kernel looks for memory, so that it takes the command."""
 
-Action = tuple[int, int, int] | tuple[int, int, str, int, int]
-"""What posix_spawn does with one descriptor in the child."""
-
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What asks the owner of a folder to end."""
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
-_TFD_TIMER_ABSTIME = 1
-_FAR_S = 2**40
-"""Some thirty thousand years: later than that no timer of the kernel goes."""
-_RESET = [n for n in signal.valid_signals() if n not in (signal.SIGKILL, signal.SIGSTOP)]
-_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{SELF}/children")
 
 
-# ------------------------------------------------------------------ /proc
+class Keeper:
+    """The keeper, as the init of an isolated sandbox knows it."""
 
+    def __init__(self, link: Link) -> None:
+        self.ending = ""
+        self.fd = link.fd
+        self._link = link
+        self._keeping: list[Callable[[int], None]] = []
 
-class Stat:
-    """What /proc/PID/stat says about a process."""
+    @property
+    def unsent(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._link.outgoing)
 
-    __slots__ = ("pid", "ppid", "session", "start_ticks", "live")
-
-    def __init__(self, pid: int, text: bytes) -> None:
-        fields = text[text.rindex(b")") + 2 :].split()
-        self.pid = pid
-        self.ppid = int(fields[1])
-        self.session = int(fields[3])
-        self.start_ticks = int(fields[19])
-        # The leader of a process shows as a zombie while its other threads run on.
-        self.live = fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
-
-
-def read_file(path: str) -> bytes:
-    """The whole of a file of /proc, or b"" where the process is gone or is not ours to read."""
-    try:
-        fd = os.open(path, os.O_RDONLY)
-    except OSError:
-        return b""
-    try:
-        pieces = []
-        while piece := os.read(fd, 65536):
-            pieces.append(piece)
-        return b"".join(pieces)
-    except OSError:  # It ended while we read.
-        return b""
-    finally:
-        os.close(fd)
-
-
-def read_stat(pid: int) -> Stat | None:
-    """The process of this number, or None."""
-    text = read_file(f"/proc/{pid}/stat")
-    return Stat(pid, text) if text else None
-
-
-def has_variable(pid: int, assignment: bytes) -> bool:
-    """Whether the process was started with exactly this `NAME=value` (and has not hidden it)."""
-    return assignment in read_file(f"/proc/{pid}/environ").split(b"\0")
-
-
-def all_pids() -> list[int]:
-    """Every process that /proc shows."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def children_of(pid: int) -> list[int]:
-    """Processes whose parent this is, from the kernel's list, or where it has none from a look at all processes."""
-    if not _LISTS_CHILDREN:
-        return [p for p in all_pids() if (found := read_stat(p)) is not None and found.ppid == pid]
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-    return [int(child) for thread in threads for child in read_file(f"/proc/{pid}/task/{thread}/children").split()]
-
-
-def signal_exactly(pid: int, start_ticks: int, number: int) -> bool:
-    """Signal a process if the number still belongs to the one that started at `start_ticks`; False if not."""
-    try:
-        fd = os.pidfd_open(pid)
-    except OSError:
-        return False
-    try:
-        found = read_stat(pid)
-        if found is None or found.start_ticks != start_ticks:
-            return False
-        signal.pidfd_send_signal(fd, number)
-        return True
-    except OSError:  # It ended, or belongs to another user.
-        return False
-    finally:
-        os.close(fd)
-
-
-def freeze_and_kill(roots: list[Stat]) -> bool:
-    """Kill these processes and everything below them; False if nothing of it was alive.
-
-    Every process is stopped before its children are read, so that none is missed because its parent went first.
-    """
-    frozen: list[Stat] = []
-    queue = list(roots)
-    while queue:
-        process = queue.pop()
-        if not process.live:
-            continue
-        frozen.append(process)
-        signal_exactly(process.pid, process.start_ticks, signal.SIGSTOP)
-        children = [found for child in children_of(process.pid) if (found := read_stat(child)) is not None]
-        again = read_stat(process.pid)
-        if again is not None and again.start_ticks == process.start_ticks:
-            queue.extend(child for child in children if child.ppid == process.pid)
-    for process in frozen:
-        signal_exactly(process.pid, process.start_ticks, signal.SIGKILL)
-    return bool(frozen)
-
-
-# ------------------------------------------------------------------ removal
-
-
-def remove_tree(parent_fd: int, name: str) -> None:
-    """Remove a directory and all below it, whatever its owner did to it: modes of 000, links, any depth.
-
-    No link is followed and no path is longer than one name: a directory that is not empty is first moved up to the
-    top, so that depth costs neither descriptors nor stack. Missing is fine.
-
-    Raises:
-        OSError: Something cannot be removed, e.g. a mount point.
-    """
-    try:
-        top = _open_directory(parent_fd, name)
-    except FileNotFoundError:
-        return
-    numbers = itertools.count()
-    try:
-        for kept in ((IDENTITY,), ()):
-            full = _clear(top, top, numbers, kept)
-            while full:
-                entry = full.pop()
-                fd = _open_directory(top, entry)
-                try:
-                    full += _clear(fd, top, numbers)
-                finally:
-                    os.close(fd)
-                os.rmdir(entry, dir_fd=top)
-    finally:
-        os.close(top)
-    os.rmdir(name, dir_fd=parent_fd)
-
-
-def _clear(fd: int, top: int, numbers: itertools.count[int], kept: tuple[str, ...] = ()) -> list[str]:
-    """Remove what is in a directory, and return the names below `top` of those that are directories with a content."""
-    full = []
-    for entry in os.listdir(fd):
-        if entry in kept:
-            continue
+    def on_readable(self) -> None:
+        """Take what it says; without it, this is the end."""
+        self._link.flush()
         try:
-            os.unlink(entry, dir_fd=fd)
-            continue
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            if error.errno not in (errno.EISDIR, errno.EPERM):
-                raise
-        try:
-            os.rmdir(entry, dir_fd=fd)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            full.append(entry if fd == top else _move_up(fd, top, entry, numbers))
-    return full
+            message = self._link.socket.recv(4096)
+        except BlockingIOError:
+            return
+        verb, _, rest = message.partition(b"\0")
+        if verb == b"kept":
+            self._keeping.pop(0)(int(rest))
+        elif verb == b"ending":
+            self.ending = rest.decode()
+        else:
+            os._exit(1)
 
+    def due(self) -> float | None:
+        """Time is the keeper's affair."""
+        return None
 
-def _move_up(fd: int, top: int, entry: str, numbers: itertools.count[int]) -> str:
-    os.close(_open_directory(fd, entry))  # Only who may write to a directory may move it.
-    while True:
-        name = f".removed-{next(numbers)}"
-        try:
-            os.rename(entry, name, src_dir_fd=fd, dst_dir_fd=top)
-            return name
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise
+    def on_time(self, now: float) -> None:
+        """Time is the keeper's affair."""
 
+    def attended(self) -> None:
+        """A worker is there."""
+        self._link.send(b"attended")
 
-def _open_directory(fd: int, entry: str) -> int:
-    """Open a directory that is no link, giving ourselves all rights on it first."""
-    path_fd = os.open(entry, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
-    try:
-        if stat.S_IMODE(os.fstat(path_fd).st_mode) & 0o700 != 0o700:
-            os.chmod(f"/proc/self/fd/{path_fd}", 0o700)
-        return os.open(f"/proc/self/fd/{path_fd}", os.O_RDONLY | os.O_DIRECTORY)
-    finally:
-        os.close(path_fd)
+    def left(self, grace_s: float) -> None:
+        """The last worker has gone."""
+        self._link.send(b"left", int(grace_s * 1000))
 
+    def stop(self) -> None:
+        """Signals are the keeper's affair."""
 
-# ------------------------------------------------------------------ commands
+    def end(self) -> None:
+        """A worker asks for the end."""
+        self._link.send(b"end")
+
+    def keep(self, kept: bool, answer: Callable[[int], None]) -> None:  # noqa: FBT001
+        """Outlive the workers from now on, or no longer; the answer is the number of the error that left it as is."""
+        self._keeping.append(answer)
+        self._link.send(b"keep", int(kept))
 
 
 class Command:
@@ -307,100 +189,47 @@ class Kill:
         self.orphans = -1
 
 
-class StartFailed(Exception):
-    """A command was not started: at which stage, and the kernel's reason."""
-
-    def __init__(self, stage: str, number: int) -> None:
-        super().__init__(stage, number)
-        self.stage = stage
-        self.number = number
-
-
-def spawn(argv: list[bytes], variables: dict[bytes, bytes], actions: list[Action]) -> int:
-    """Start a program in a session of its own, found as execvp would find it; returns its pid.
-
-    posix_spawn and not subprocess: no thread, no fork, and the exec's own error number.
-    """
-    program = argv[0]
-    if b"/" in program:
-        candidates = [program]
-    else:
-        folders = variables.get(b"PATH", b"").split(b":")
-        candidates = [os.path.join(folder or b".", program) for folder in folders]
-    failure = errno.ENOENT
-    for candidate in candidates:
-        try:
-            found = os.stat(candidate)
-        except OSError as error:
-            if error.errno == errno.EACCES:
-                failure = errno.EACCES
-            continue
-        if not stat.S_ISREG(found.st_mode) or not os.access(candidate, os.X_OK, effective_ids=True):
-            failure = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EACCES
-            continue
-        try:
-            return os.posix_spawn(
-                candidate, argv, variables, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET
-            )
-        except OSError as error:
-            if error.errno == errno.ENOENT:  # The file is there; what its first line or its header names is not.
-                raise StartFailed("interpreter", errno.ENOENT) from None
-            raise StartFailed("spawn", error.errno or errno.EIO) from None
-    raise StartFailed("program", failure)
-
-
-class Connection:
+class Connection(Link):
     """One worker, or someone who has not said yet that it is one."""
 
-    __slots__ = ("socket", "fd", "known", "running", "outgoing", "grace_s", "told")
+    __slots__ = ("known", "running", "grace_s", "told")
 
     def __init__(self, connected: socket.socket) -> None:
-        self.socket = connected
-        self.fd = connected.fileno()
+        super().__init__(connected)
         self.known = False
         self.running: dict[bytes, Command] = {}
-        self.outgoing: list[bytes] = []
         self.grace_s = 0.0
         self.told = 0
         """Whether it was told of lost commands and has started none since: it may not have passed that on."""
-
-    def send(self, *fields: bytes | int | str) -> None:
-        """Send a message, or queue it where the socket is full."""
-        self.outgoing.append(b"\0".join(f if isinstance(f, bytes) else str(f).encode() for f in fields))
-        self.flush()
-
-    def flush(self) -> None:
-        """Send what waits, as far as it goes."""
-        try:
-            while self.outgoing:
-                self.socket.send(self.outgoing[0], socket.MSG_NOSIGNAL)
-                del self.outgoing[0]
-        except BlockingIOError:
-            return
-        except OSError:  # The worker is gone; the loop reads the end of the connection.
-            self.outgoing.clear()
-
-
-# ------------------------------------------------------------------ the init
 
 
 class Init:
     """The loop: one thread, and nothing in it waits but the poll."""
 
-    def __init__(self, listener: socket.socket, token: bytes, expires_ms: int, grace_ms: int, *, kept: bool) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        token: bytes,
+        above: Above,
+        owner: tuple[int, int],
+        *,
+        inside: bool = False,
+        shields: bool = False,
+    ) -> None:
         self.listener = listener
         self.token = token
-        self.kept = kept
-        self.grace_s = grace_ms / 1000
-        """What the last worker to go has left us; before any came, what the one that started us has."""
-        self.expiry = WallTimer(expires_ms)
-        self.alone_since: float | None = boot_time()
+        self.above = above
+        self.owner = owner
+        """Number and start of the process that owns the folder."""
+        self.inside = inside
+        self.shields = shields
+        """Whether a command goes before the init where memory is short."""
         self.home = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
-        self.parent = os.open("..", os.O_RDONLY | os.O_DIRECTORY)
         self.poll = select.poll()
         self.wake, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # What asks for the end comes to whoever owns the folder: a PID 1 is not told what it has no handler for.
+        for number in (signal.SIGCHLD,) if self.inside else (signal.SIGCHLD, *ENDING):
             signal.signal(number, lambda _number, _frame: None)  # The wake-up descriptor carries the number.
         self.connections: dict[int, Connection] = {}
         self.commands: dict[int, Command] = {}
@@ -412,15 +241,14 @@ class Init:
         """Marks of all commands started since the kernel last said that there is no child at all: nobody else can
         have started what is here now."""
         self.lost = 0
-        self.ending = ""
         self.buffer = memoryview(bytearray(MESSAGE_BYTES))
 
     def run(self) -> None:
         """Serve until it is time to end."""
         self.poll.register(self.wake, select.POLLIN)
         self.poll.register(self.listener, select.POLLIN)
-        self.poll.register(self.expiry.fd, select.POLLIN)
-        while not self.ending:
+        self.poll.register(self.above.fd, select.POLLIN)
+        while not self.above.ending:
             for fd, events in self.poll.poll(self.wait_ms()):
                 connection = self.connections.get(fd)
                 if connection is not None:
@@ -432,13 +260,14 @@ class Init:
                     self.on_signals(os.read(self.wake, 4096))
                 elif fd == self.listener.fileno():
                     self.accept()
-                elif fd == self.expiry.fd:
-                    self.on_expiry()
+                elif fd == self.above.fd:
+                    self.above.on_readable()
             for connection in [c for c in self.connections.values() if c.outgoing]:
                 if len(connection.outgoing) > BACKLOG_MESSAGES:
                     self.drop(connection)
             for connection in self.connections.values():
                 self.poll.modify(connection.fd, select.POLLIN | (select.POLLOUT if connection.outgoing else 0))
+            self.poll.modify(self.above.fd, select.POLLIN | (select.POLLOUT if self.above.unsent else 0))
             self.on_time()
 
     def wait_ms(self) -> float | None:
@@ -447,8 +276,9 @@ class Init:
         At most half a minute: a poll does not count the time of a suspended machine.
         """
         due = [kill.next_at for kill in self.kills]
-        if self.alone_since is not None:
-            due.append(self.alone_since + self.patience_s())
+        above = self.above.due()
+        if above is not None:
+            due.append(above)
         return max(0.0, min(30_000.0, math.ceil((min(due) - boot_time()) * 1000))) if due else None
 
     def on_time(self) -> None:
@@ -456,25 +286,12 @@ class Init:
         now = boot_time()
         for kill in [kill for kill in self.kills if kill.next_at <= now]:
             self.step(kill, now)
-        if self.alone_since is not None and not self.ending and now >= self.alone_since + self.patience_s():
-            if self.kept and is_recorded():
-                self.alone_since = now
-            else:
-                self.ending = "orphaned"
-
-    def patience_s(self) -> float:
-        """How long it is alone before it ends or, where it is kept, looks whether anybody could still find it."""
-        return max(self.grace_s, LOOK_S) if self.kept else self.grace_s
-
-    def on_expiry(self) -> None:
-        """End where it is time; the clock may have been set back since the timer said so."""
-        if self.expiry.is_over():
-            self.ending = self.ending or "expired"
+        self.above.on_time(now)
 
     def on_signals(self, numbers: bytes) -> None:
         """Reap; end on any signal that asks for it."""
         if any(number != signal.SIGCHLD for number in numbers):
-            self.ending = self.ending or ("stopped" if self.kept else "terminated")
+            self.above.stop()
         self.reap()
         for kill in self.kills:
             if not kill.term_until or kill.pid not in self.commands:
@@ -497,7 +314,7 @@ class Init:
                 self.orphans += 1
             else:
                 del command.connection.running[command.seq]
-                if not self.ending:
+                if not self.above.ending:
                     command.connection.send(b"exit", command.seq, status, int(command.asked))
 
     # -------------------------------------------------------------- connections
@@ -508,9 +325,9 @@ class Init:
             connected, _ = self.listener.accept()
         except OSError:  # It went away again, or we are out of descriptors for the moment.
             return
-        connected.setblocking(False)
         credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        if struct.unpack("3i", credentials)[1] != os.geteuid():
+        # From inside a namespace of its own it cannot tell users of the host apart; the folder is closed to them.
+        if struct.unpack("3i", credentials)[1] != os.geteuid() and not self.inside:
             connected.close()
             return
         connection = Connection(connected)
@@ -525,7 +342,7 @@ class Init:
         self.poll.unregister(connection.fd)
         del self.connections[connection.fd]
         connection.socket.close()
-        connection.outgoing.clear()
+        connection.forget()
         for command in connection.running.values():
             self.lost = 1
             command.asked = True
@@ -534,8 +351,7 @@ class Init:
             self.kills.append(kill)
         self.lost |= connection.told
         if connection.known and not any(c.known for c in self.connections.values()):
-            self.alone_since = boot_time()
-            self.grace_s = connection.grace_s
+            self.above.left(connection.grace_s)
 
     def receive(self, connection: Connection) -> None:
         """Take one message; whoever sends nonsense is dropped."""
@@ -580,8 +396,8 @@ class Init:
                 raise ValueError("not the hello of a worker")
             connection.grace_s = int(grace_ms) / 1000
             connection.known = True
-            self.alone_since = None
-            connection.send(b"ready", SELF, start_ticks(), self.lost)
+            self.above.attended()
+            connection.send(b"ready", *self.owner, self.lost)
             connection.told, self.lost = self.lost, 0
             return
         if fields[0] == b"memfd":
@@ -595,21 +411,13 @@ class Init:
             self.pass_signal(connection, *exactly(rest, 3))
         elif verb == b"keep":
             (kept,) = exactly(rest, 1)
-            connection.send(b"kept", self.keep(kept == b"1"))
+            self.above.keep(kept == b"1", lambda number: connection.send(b"kept", number))
+        elif verb == b"terminal":
+            self.open_terminal(connection, *exactly(rest, 1))
         elif verb == b"end":
-            self.ending = "destroyed"
+            self.above.end()
         else:
             raise ValueError(f"unknown verb {verb[:20]!r}")
-
-    def keep(self, kept: bool) -> int:  # noqa: FBT001
-        """Outlive the workers from now on, or no longer; returns the number of the error that left it as it was."""
-        try:
-            record_keep(kept)
-        except OSError as error:
-            log(f"{RECORD}: {error}")
-            return error.errno or errno.EIO
-        self.kept = kept
-        return 0
 
     # -------------------------------------------------------------- commands
 
@@ -641,12 +449,23 @@ class Init:
             return
         finally:
             os.fchdir(self.home)
+        if self.shields:
+            shield(pid)
         command = Command(connection, seq, mark, pid, before)
         self.commands[pid] = connection.running[seq] = command
         self.marks.add(mark)
         self.has_children = True
         connection.told = 0
         connection.send(b"started", seq, pid)
+
+    def open_terminal(self, connection: Connection, ref: bytes) -> None:
+        """Make a terminal of the sandbox's own, and let the worker have both sides of it."""
+        try:
+            ends = os.openpty()
+        except OSError as error:
+            connection.send(b"terminal", ref, error.errno or errno.EIO)
+            return
+        connection.send(b"terminal", ref, 0, fds=ends)
 
     def pass_signal(self, connection: Connection, seq: bytes, number: bytes, ref: bytes) -> None:
         """Signal the group of a command whose own process has not ended."""
@@ -721,26 +540,17 @@ class Init:
 
     # -------------------------------------------------------------- the end
 
-    def finish(self) -> None:
-        """End every process, then remove the sandbox's folder, unless it is kept and was only stopped.
-
-        Comes back only when all of that is true.
-
-        Raises:
-            OSError: Something in the folder cannot be removed.
-        """
-        # The record goes first: whoever finds nobody listening and a record may take the sandbox for one to revive.
-        for name in (RECORD, "socket") if self.ending != "stopped" else ():
-            try:
-                os.unlink(name)
-            except OSError as error:  # A command took it away or put something else there: the removal deals with it.
-                log(f"{name}: {error}")
+    def announce(self) -> None:
+        """Say why it ends, to every worker; nobody else is let in."""
         self.listener.close()
         for connection in self.connections.values():
             if connection.known:
-                connection.send(b"ending", self.ending)
+                connection.send(b"ending", self.above.ending)
             else:
                 connection.socket.close()  # Who is just coming looks again, and waits for our end.
+
+    def end_processes(self) -> None:
+        """Kill until the kernel says that there is nothing; comes back only when that is true."""
         passes = 0
         self.reap()
         while self.has_children:
@@ -751,175 +561,83 @@ class Init:
             if passes == SLOW_PASSES:
                 log(f"these processes do not end: {children_of(SELF)}")
             self.reap()
-        if self.ending == "stopped":
-            return
-        try:
-            name = os.path.basename(os.getcwd())
-            named = os.stat(name, dir_fd=self.parent, follow_symlinks=False)
-        except FileNotFoundError:
-            return
-        if os.path.samestat(os.fstat(self.home), named):
-            remove_tree(self.parent, name)
 
 
-class WallTimer:
-    """An instant of the wall clock, as a descriptor that is readable from then on.
-
-    The kernel keeps it through a suspended machine, and moves it when the clock is set: forward ends it earlier,
-    backward later. What a host was told is an instant of that clock, and the host compares it with that clock too.
-    """
-
-    def __init__(self, at_ms: int) -> None:
-        self._at_ms = at_ms
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self.fd: int = self._libc.timerfd_create(time.CLOCK_REALTIME, os.O_CLOEXEC | os.O_NONBLOCK)
-        self._arm()
-
-    def is_over(self) -> bool:
-        """Whether it has come; where the clock was set back just now, it is waited for anew."""
-        if time.time_ns() // 1_000_000 >= self._at_ms:
-            return True
-        self._arm()
-        return False
-
-    def _arm(self) -> None:
-        at_s, left_ms = divmod(min(max(1, self._at_ms), _FAR_S * 1000), 1000)
-        once = (ctypes.c_long * 4)(0, 0, at_s, left_ms * 1_000_000)
-        if self.fd < 0 or self._libc.timerfd_settime(self.fd, _TFD_TIMER_ABSTIME, once, None) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, f"no timer: {os.strerror(number)}")
-
-
-def exactly(fields: list[bytes], count: int) -> list[bytes]:
-    """The fields, if they are so many.
-
-    Raises:
-        ValueError: They are not.
-    """
-    if len(fields) != count:
-        raise ValueError("a message with the wrong number of fields")
-    return fields
-
-
-def read_memfd(fd: int) -> bytes:
-    """The message in a descriptor that came with it; closes the descriptor.
-
-    Raises:
-        ValueError: It is too long, or not a file.
-    """
+def shield(pid: int) -> None:
+    """Let the kernel take this process before the init where memory is short; what it starts inherits that."""
     try:
-        size = os.fstat(fd).st_size
-        if size > REQUEST_BYTES:
-            raise ValueError("a message of more than it may have")
-        return os.pread(fd, size, 0)
-    except OSError as error:
-        raise ValueError(f"a message that cannot be read: {error}") from None
+        fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY)
+    except OSError:  # It has ended, or it hides.
+        return
+    try:
+        os.write(fd, OOM_SCORE)
+    except OSError:  # Likewise.
+        return
     finally:
         os.close(fd)
 
 
-def signal_group(leader: int, number: int) -> bool:
-    """Signal a group whose leader has not been reaped (so the number is its own); False if that failed."""
-    try:
-        os.killpg(leader, number)
-    except OSError:  # Another user's, or no such signal.
-        return False
-    return True
-
-
-def boot_time() -> float:
-    """Seconds since the machine started, suspended time included: the clock that start times are measured by."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def start_ticks() -> int:
-    """When this process started, in clock ticks since the machine did."""
-    found = read_stat(SELF)
-    return found.start_ticks if found is not None else 0
-
-
-def boot_id() -> str:
-    """The kernel's name for the time since the machine started."""
-    return read_file("/proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
-
-
-def write_identity() -> None:
-    """Say who we are in our folder; whole or not at all."""
-    write_whole(IDENTITY, f'{{"pid": {SELF}, "startTicks": {start_ticks()}, "bootId": "{boot_id()}"}}\n')
-
-
-def record_keep(kept: bool) -> None:  # noqa: FBT001
-    """Say in the record that the sandbox outlives its workers, or not; whole or not at all.
-
-    Raises:
-        OSError: The record cannot be read or written.
-    """
-    import json  # Its import is a good part of our start, and few sandboxes are kept.
-
-    with open(RECORD, opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
-        try:
-            record = json.load(file)
-        except ValueError as error:
-            raise OSError(errno.EIO, f"it is broken: {error}") from None
-    if record.get("keep", False) != kept:
-        write_whole(RECORD, json.dumps(record | {"keep": kept}))
-
-
-def is_recorded() -> bool:
-    """Whether a worker could still find us: not where somebody has removed the folder by hand."""
-    try:
-        os.lstat(RECORD)
-    except FileNotFoundError:
-        return False
-    except OSError:  # A command may have closed the folder to its owner; it is there.
+def set_option(option: int, value: int) -> bool:
+    """Set an option of this process; False where the kernel does not let us, with a line in the log."""
+    zeros = (ctypes.c_ulong(0),) * 3
+    if ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), *zeros) == 0:
         return True
-    return True
-
-
-def write_whole(path: str, text: str) -> None:
-    """Put a file of ours in place, readable by us alone, whole or not at all.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    new = path + ".new"
-    with open(new, "w", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as file:
-        file.write(text)
-    os.replace(new, path)
-
-
-def log(text: str) -> None:
-    """One line to the sandbox's log file, with the time."""
-    line = f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n".encode("utf-8", "backslashreplace")
-    try:
-        os.write(2, line)
-    except OSError:  # A full disk must not be the end of the sandbox.
-        return
+    log(f"prctl {option}: {os.strerror(ctypes.get_errno())}")
+    return False
 
 
 def main(arguments: list[str]) -> int:
-    """Be the init of one sandbox; returns when nothing of it is left."""
-    folder, expires_ms, grace_ms, kept = arguments
+    """Be the init of one sandbox; returns when nothing of it is left that is its to end."""
     os.set_inheritable(LISTENER_FD, False)
-    os.closerange(LISTENER_FD + 1, os.sysconf("SC_OPEN_MAX"))
-    os.chdir(folder)
-    os.umask(0o022)
-    zeros = (ctypes.c_ulong(0),) * 3
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), *zeros) != 0:
-        log(f"cannot become a child subreaper: {os.strerror(ctypes.get_errno())}")
-        return 3
     listener = socket.socket(fileno=LISTENER_FD)
     listener.setblocking(False)
-    token = os.environb[b"SANDPORT_INIT_TOKEN"]
-    init = Init(listener, token, int(expires_ms), int(grace_ms), kept=kept == "1")
+    os.umask(0o022)
+    return run_inside(listener) if arguments == ["--inside"] else run_alone(listener, *arguments)
+
+
+def run_alone(listener: socket.socket, folder: str, expires_ms: str, grace_ms: str, kept: str) -> int:
+    """Be the init of a sandbox without isolation, which owns its folder."""
+    from sandport_provider_local.term import Term, write_identity
+
+    os.closerange(LISTENER_FD + 1, os.sysconf("SC_OPEN_MAX"))
+    os.chdir(folder)
+    if not set_option(_PR_SET_CHILD_SUBREAPER, 1):
+        return 3
+    term = Term(int(expires_ms), int(grace_ms), kept=kept == "1")
+    init = Init(listener, os.environb[b"SANDPORT_INIT_TOKEN"], term, (SELF, start_ticks()))
     write_identity()
     try:
         init.run()
     except Exception:
-        init.ending = "stopped" if init.kept else "failed"
+        term.ending = "stopped" if term.kept else "failed"
         raise
     finally:
-        init.finish()
+        term.begin_end()
+        init.announce()
+        init.end_processes()
+        term.remove()
+    return 0
+
+
+def run_inside(listener: socket.socket) -> int:
+    """Be PID 1 of an isolated sandbox; the end of this process is the end of all others in it."""
+    if not set_option(_PR_SET_DUMPABLE, 0):  # Or commands, which are of the same user, could look into it.
+        return 3
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Python has a handler of its own, and commands may send it.
+    os.closerange(CONTROL_FD + 1, os.sysconf("SC_OPEN_MAX"))
+    os.set_inheritable(CONTROL_FD, False)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
+    os.chdir("/")
+    control = socket.socket(fileno=CONTROL_FD)
+    control.sendall(b"up")
+    _, token, pid, ticks, shields = exactly(control.recv(4096).split(b"\0"), 5)
+    keeper = Keeper(Link(control))
+    init = Init(listener, token, keeper, (int(pid), int(ticks)), inside=True, shields=shields == b"1")
+    init.run()
+    init.announce()
     return 0
 
 

@@ -10,14 +10,14 @@ import contextlib
 import os
 import select
 import signal
-import struct
 import sys
-from importlib.util import MAGIC_NUMBER
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import init
 from .channel import set_if_waiting
+from .init import LISTENER_FD
 from .places import INIT_TOKEN, Identity
+from .proc import freeze_and_kill, read_stat
 
 if TYPE_CHECKING:
     import socket
@@ -25,25 +25,20 @@ if TYPE_CHECKING:
     from .places import Place, Record
 
 
-def _program() -> str:
-    """The init's file: compiled where the import of it has left that, since compiling is half of its start.
+PACKAGE = Path(__file__).parent
 
-    Where imports may not write, what is compiled may be of an older source; so it is held against it as an import does.
+
+def program(module: str, *, root: str | Path = PACKAGE.parent) -> list[str]:
+    """The arguments that run a small program of ours, with nothing but the standard library and this package.
+
+    Args:
+        module: Its module in this package; it has a `main` that takes the arguments which follow these.
+        root: The directory of this package, where it runs.
     """
-    cached = init.__spec__.cached
-    if cached is None:
-        return init.__file__
-    try:
-        with open(cached, "rb") as file:
-            header = file.read(16)
-        source = os.stat(init.__file__)
-    except OSError:
-        return init.__file__
-    words = (0, int(source.st_mtime) & 0xFFFFFFFF, source.st_size & 0xFFFFFFFF)
-    return cached if header == MAGIC_NUMBER + struct.pack("<3I", *words) else init.__file__
+    start = f"import sys; sys.path.append({os.fspath(root)!r}); from {__package__}.{module} import main"
+    return ["-I", "-S", "-E", "-B", "-c", f"{start}; sys.exit(main(sys.argv[1:]))"]
 
 
-PROGRAM = _program()
 _EVERY_SIGNAL = [n for n in signal.valid_signals() if n not in (signal.SIGKILL, signal.SIGSTOP)]
 
 
@@ -65,13 +60,13 @@ def spawn_init(place: Place, record: Record, listener: socket.socket, *, grace_m
         return os.posix_spawn(
             sys.executable,
             [
-                *(sys.executable, "-I", "-S", "-E", PROGRAM),
+                *(sys.executable, *program("init")),
                 *(str(place.path), str(record.expires_at_ms), str(grace_ms), str(int(kept))),
             ],
             {INIT_TOKEN: record.token, "LANG": "C.UTF-8"},
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, log, 2),
-                (os.POSIX_SPAWN_DUP2, listener.fileno(), init.LISTENER_FD),
+                (os.POSIX_SPAWN_DUP2, listener.fileno(), LISTENER_FD),
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
             ],
@@ -166,9 +161,9 @@ class InitProcess:
 
     def kill_tree(self) -> None:
         """Kill it with everything below it, at once; it may hang, and what it had started must not outlive it."""
-        found = init.read_stat(self.pid)
+        found = read_stat(self.pid)
         if found is not None and self.runs():  # Looked at after it was read, so that what was read is what runs.
-            init.freeze_and_kill([found])
+            freeze_and_kill([found])
 
     def kill_child(self) -> None:
         """Kill and reap an init that this process has started, at once."""

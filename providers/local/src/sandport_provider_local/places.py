@@ -33,7 +33,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from .init import IDENTITY, RECORD, boot_id, has_variable, read_stat, remove_tree, write_whole
+from .proc import boot_id, has_variable, read_stat
+from .removal import remove_tree
+from .term import IDENTITY, RECORD, write_whole
 
 _MEANWHILE = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST})
 _SANDBOX_ID = re.compile(r"sp[a-z2-7]{26}")
@@ -168,7 +170,7 @@ class Place:
         """Remove the folder, its record first, so that one that is removed in part is not taken for a sandbox.
 
         Raises:
-            OSError: Something cannot be removed; see `init.remove_tree`.
+            OSError: Something cannot be removed; see `remove_tree`.
         """
         self.release()
         fd = os.open(self.state_dir, os.O_RDONLY | os.O_DIRECTORY)
@@ -177,7 +179,7 @@ class Place:
                 try:
                     with contextlib.suppress(OSError), _Folder(self.path) as short:  # What resists, remove_tree tells.
                         os.unlink(f"{short}/{RECORD}")
-                    remove_tree(fd, self.sandbox_id)
+                    remove_tree(fd, self.sandbox_id, last=IDENTITY)
                     return
                 except OSError as error:
                     if not left or error.errno not in _MEANWHILE:

@@ -19,9 +19,9 @@ from sandport_sdk.v1 import errors, pack, types, unpack
 from .channel import HELLO_S, Channel, ChannelClosed
 from .command import Command, Kind, Plan
 from .errors import sandbox_failed
-from .init import boot_id
 from .launch import InitProcess, spawn_init
 from .places import Identity
+from .proc import boot_id
 from .streams import HeldOpen
 from .survivors import PROCESS, SANDBOX_ID, sweep
 

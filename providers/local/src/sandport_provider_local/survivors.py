@@ -10,8 +10,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from .init import Stat, all_pids, freeze_and_kill, has_variable, read_stat
 from .places import INIT_TOKEN
+from .proc import Stat, all_pids, freeze_and_kill, has_variable, read_stat
 
 if TYPE_CHECKING:
     from .places import Place
