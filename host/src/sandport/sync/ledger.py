@@ -11,7 +11,7 @@ __all__ = ["Ledger"]
 _LISTED_NOTICES = 10_000
 _LISTED_PATH_BYTES = 4 << 20
 
-_Notice = TypeVar("_Notice", Skipped, Refused, Changed)
+_Notice = TypeVar("_Notice", Skipped, Refused, Changed, bytes)
 
 
 class _Notices(Generic[_Notice]):
@@ -22,10 +22,10 @@ class _Notices(Generic[_Notice]):
         self._listed: list[_Notice] = []
         self._room_bytes = _LISTED_PATH_BYTES
 
-    def add(self, notice: _Notice) -> None:
+    def add(self, notice: _Notice, path: bytes) -> None:
         self.count += 1
-        if len(self._listed) < _LISTED_NOTICES and len(notice.path) <= self._room_bytes:
-            self._room_bytes -= len(notice.path)
+        if len(self._listed) < _LISTED_NOTICES and len(path) <= self._room_bytes:
+            self._room_bytes -= len(path)
             self._listed.append(notice)
 
     def listed(self) -> tuple[_Notice, ...]:
@@ -33,7 +33,7 @@ class _Notices(Generic[_Notice]):
 
 
 class Ledger:
-    """What was written, and what was not and why."""
+    """What was written, what was not and why, and what was removed."""
 
     def __init__(self) -> None:
         self.files = 0
@@ -43,18 +43,28 @@ class Ledger:
         self._skipped: _Notices[Skipped] = _Notices()
         self._refused: _Notices[Refused] = _Notices()
         self._changed: _Notices[Changed] = _Notices()
+        self._deleted: _Notices[bytes] = _Notices()
+        self._excluded: _Notices[bytes] = _Notices()
 
     def skip(self, path: bytes, reason: str) -> None:
         """Note what cannot be copied."""
-        self._skipped.add(Skipped(path, reason))
+        self._skipped.add(Skipped(path, reason), path)
 
     def refuse(self, path: bytes, reason: str) -> None:
         """Note a link that is not written."""
-        self._refused.add(Refused(path, reason))
+        self._refused.add(Refused(path, reason), path)
 
     def change(self, path: bytes, reason: str) -> None:
         """Note what was changed while it was read."""
-        self._changed.add(Changed(path, reason))
+        self._changed.add(Changed(path, reason), path)
+
+    def delete(self, path: bytes) -> None:
+        """Note what was removed, because the source has no such name."""
+        self._deleted.add(path, path)
+
+    def exclude(self, path: bytes) -> None:
+        """Note what the caller's selection leaves out."""
+        self._excluded.add(path, path)
 
     def result(self) -> SyncResult:
         """Close the account."""
@@ -69,4 +79,8 @@ class Ledger:
             skipped_count=self._skipped.count,
             refused_count=self._refused.count,
             changed_count=self._changed.count,
+            deleted=self._deleted.count,
+            deleted_paths=self._deleted.listed(),
+            excluded=self._excluded.count,
+            excluded_paths=self._excluded.listed(),
         )

@@ -8,7 +8,10 @@ __all__ = ["Changed", "Refused", "Skipped", "SyncProgress", "SyncResult"]
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """Something in the source that cannot be copied: a FIFO, a socket, a device, an unreadable file.
+    """Something in the source that cannot be copied as asked: a FIFO, a socket, a device, an unreadable file.
+
+    A link to nothing that should have been followed is listed here too, and copied as a link; so is an ignore file
+    whose patterns do not count.
 
     `path`, here and below, is relative to the tree that was copied; of a single file it is the path that the caller
     gave.
@@ -45,6 +48,12 @@ class SyncResult(msgspec.Struct, frozen=True, kw_only=True):
         refused: Links that were left out.
         changed: What was changed by somebody else while it was read.
         skipped_count: How many notices of its kind there were, listed or not; likewise the two below.
+        deleted: How many names the target had and the source had not, which were removed because the caller asked
+            for a mirror; a directory that went with all that was in it counts with each of its names.
+        deleted_paths: Their paths, relative to the target, within the same bounds as the lists above.
+        excluded: How many names were left out because the caller's selection says so; a directory that was left out
+            counts once.
+        excluded_paths: Their paths, relative to the source, within the same bounds.
     """
 
     files: int
@@ -57,6 +66,10 @@ class SyncResult(msgspec.Struct, frozen=True, kw_only=True):
     skipped_count: int = 0
     refused_count: int = 0
     changed_count: int = 0
+    deleted: int = 0
+    deleted_paths: tuple[bytes, ...] = ()
+    excluded: int = 0
+    excluded_paths: tuple[bytes, ...] = ()
 
 
 class SyncProgress(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ taken. What the listing calls a FIFO, a socket or a device is not opened at all.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Generator
@@ -26,11 +27,21 @@ from sandport.sync.entries import (
 )
 from sandport.sync.errors import TooLargeError, failure
 from sandport.sync.ledger import Ledger
+from sandport.sync.selection import Selection
 from sandport.sync.walk import Entered, Walk, kind_of, name_lost
 
 __all__ = ["OPEN_FILE", "Scanner", "Totals", "measure", "was_changed"]
 
 OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+_BROKEN_LINKS: Final = {
+    errno.ENOENT: "it is a link to nothing, and was kept as a link",
+    errno.ENOTDIR: "it is a link to nothing, and was kept as a link",
+    errno.ELOOP: "it is a link that leads round in a circle, and was kept as a link",
+}
+
+_NOT_COUNTED: Final = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR})
+"""Removed since it was listed, not to be seen, or a link in a circle; the copy comes by later and reports it."""
 
 _CLOSED: Final = -1
 
@@ -50,6 +61,8 @@ def measure(
     max_entries: int | None = None,
     max_bytes: int | None = None,
     avoid: Identity | None = None,
+    selection: Selection | None = None,
+    follow_symlinks: bool = False,
 ) -> Totals:
     """Count a tree without reading a file.
 
@@ -59,21 +72,32 @@ def measure(
         max_entries: Ceiling on names of any kind.
         max_bytes: Ceiling on the sum of the files' sizes, holes included.
         avoid: A directory not to count.
+        selection: What is left out.
+        follow_symlinks: Whether what a link leads to counts in its place.
 
     Raises:
         TooLargeError: The tree is past a ceiling.
     """
-    walk = Walk(root_fd, Ledger(), poll=poll, max_entries=max_entries, avoid=avoid)
+    walk = Walk(
+        root_fd,
+        Ledger(),
+        poll=poll,
+        max_entries=max_entries,
+        avoid=avoid,
+        selection=selection,
+        follow_symlinks=follow_symlinks,
+    )
     files = total_bytes = 0
     for step in walk.steps():
-        if step is None or isinstance(step, Entered) or not step.is_file(follow_symlinks=False):
+        if step is None or isinstance(step, Entered):
             continue
         try:
-            total_bytes += step.stat(follow_symlinks=False).st_size
-        except FileNotFoundError:
-            # Removed since it was listed; the copy comes by later and reports what it finds then.
-            continue
+            if not step.is_file(follow_symlinks=follow_symlinks):
+                continue
+            total_bytes += step.stat(follow_symlinks=follow_symlinks).st_size
         except OSError as error:
+            if error.errno in _NOT_COUNTED:
+                continue
             raise failure(error, walk.descent.path_of(os.fsencode(step.name)), "look at") from error
         files += 1
         if max_bytes is not None and total_bytes > max_bytes:
@@ -96,6 +120,9 @@ class Scanner:
         poll: Called between entries; may raise to stop.
         max_entries: Ceiling on names of any kind.
         avoid: A directory not to enter.
+        selection: What is left out.
+        follow_symlinks: Whether what a link leads to is taken in its place, wherever that is. A link to nothing stays
+            one, and is noted as skipped.
     """
 
     def __init__(
@@ -106,8 +133,19 @@ class Scanner:
         poll: Callable[[], None],
         max_entries: int | None = None,
         avoid: Identity | None = None,
+        selection: Selection | None = None,
+        follow_symlinks: bool = False,
     ) -> None:
-        self._walk = Walk(root_fd, ledger, poll=poll, max_entries=max_entries, avoid=avoid)
+        self._walk = Walk(
+            root_fd,
+            ledger,
+            poll=poll,
+            max_entries=max_entries,
+            avoid=avoid,
+            selection=selection,
+            follow_symlinks=follow_symlinks,
+        )
+        self._follow_symlinks = follow_symlinks
         self._descent = self._walk.descent
         self._ledger = ledger
         self.descriptor = _CLOSED
@@ -138,17 +176,41 @@ class Scanner:
                     status = step.status
                     yield DirectoryEntry(step.name, status.st_mode & DIRECTORY_MODE_BITS, status.st_mtime_ns)
                 elif step.is_file(follow_symlinks=False):
-                    yield from self._file(os.fsencode(step.name))
-                elif step.is_symlink():
-                    yield from self._link(os.fsencode(step.name))
-                else:
+                    yield from self._file(os.fsencode(step.name), OPEN_FILE)
+                elif not step.is_symlink():
                     self._special(step)
+                elif self._follow_symlinks:
+                    yield from self._followed(step)
+                else:
+                    yield from self._link(os.fsencode(step.name))
         finally:
             steps.close()
 
-    def _file(self, name: bytes) -> Generator[Entry, None, None]:
+    def _followed(self, item: os.DirEntry[str]) -> Generator[Entry, None, None]:
+        """What a link leads to that is no directory, if it leads to anything."""
+        name = os.fsencode(item.name)
         try:
-            fd = os.open(name, OPEN_FILE, dir_fd=self._descent.fd)
+            mode = item.stat().st_mode
+        except OSError as error:
+            reason = _BROKEN_LINKS.get(error.errno or 0)
+            if reason is None:
+                name_lost(error, self._descent.path_of(name), self._ledger)
+                return
+            self._ledger.skip(self._descent.path_of(name), reason)
+            yield from self._link(name)
+            return
+        if stat.S_ISREG(mode):
+            yield from self._file(name, OPEN_FILE & ~os.O_NOFOLLOW)
+        elif stat.S_ISDIR(mode):
+            self._ledger.change(
+                self._descent.path_of(name), "it was turned towards a directory before it could be read"
+            )
+        else:
+            self._ledger.skip(self._descent.path_of(name), f"it leads to a {kind_of(mode)}, which has no bytes to copy")
+
+    def _file(self, name: bytes, flags: int) -> Generator[Entry, None, None]:
+        try:
+            fd = os.open(name, flags, dir_fd=self._descent.fd)
         except OSError as error:
             name_lost(error, self._descent.path_of(name), self._ledger)
             return

@@ -13,14 +13,18 @@ import stat
 from collections.abc import Callable, Generator
 from typing import Final, NamedTuple, TypeAlias
 
-from sandport.sync.descent import OPEN_DIRECTORY, Descent, Identity
+from sandport.sync.descent import OPEN_DIRECTORY, Descent, Identity, Level
 from sandport.sync.entries import RESERVED_PREFIX
 from sandport.sync.errors import SyncError, TooLargeError, failure
 from sandport.sync.ledger import Ledger
+from sandport.sync.selection import Selection
 
 __all__ = ["Entered", "Step", "Walk", "kind_of", "name_lost"]
 
 _RESERVED_NAME: Final = os.fsdecode(RESERVED_PREFIX)
+
+_OPEN_FOLLOWING: Final = OPEN_DIRECTORY & ~os.O_NOFOLLOW
+_CLOSED: Final = -1
 
 
 class Entered(NamedTuple):
@@ -43,6 +47,8 @@ class Walk:
         poll: Called between entries; may raise to stop the walk.
         max_entries: How many names of any kind the tree may hold, or None for no ceiling.
         avoid: A directory not to enter, because the copy is being written there.
+        selection: What is left out; a directory that is left out is not entered.
+        follow_symlinks: Whether a link to a directory is entered. One that leads back to a directory above it is not.
     """
 
     def __init__(
@@ -53,13 +59,17 @@ class Walk:
         poll: Callable[[], None],
         max_entries: int | None = None,
         avoid: Identity | None = None,
+        selection: Selection | None = None,
+        follow_symlinks: bool = False,
     ) -> None:
-        self.descent = Descent(root_fd)
+        self.descent = _FollowingDescent(root_fd) if follow_symlinks else Descent(root_fd)
         self.entries_seen = 0
         self._ledger = ledger
         self._poll = poll
         self._max_entries = max_entries
         self._avoid = avoid
+        self._follow_symlinks = follow_symlinks
+        self._cursor = None if selection is None else selection.start(root_fd, ledger.skip)
 
     def steps(self) -> Generator[Step, None, None]:
         """Visit the tree once.
@@ -81,6 +91,8 @@ class Walk:
                 waiting.pop()
                 if waiting:
                     os.close(self.descent.pop().fd)
+                    if self._cursor is not None:
+                        self._cursor.leave()
                     yield None
         finally:
             self.descent.close()
@@ -89,6 +101,8 @@ class Walk:
         directories: list[bytes] = []
         ceiling = self._max_entries
         poll = self._poll
+        follow = self._follow_symlinks
+        cursor = self._cursor
         try:
             with os.scandir(self.descent.fd) as listing:
                 for item in listing:
@@ -100,7 +114,11 @@ class Walk:
                     if name.startswith(_RESERVED_NAME):
                         path = self.descent.path_of(os.fsencode(name))
                         self._ledger.skip(path, "names that begin with .sandport- are reserved")
-                    elif item.is_dir(follow_symlinks=False):
+                        continue
+                    is_directory = item.is_dir(follow_symlinks=False) or (follow and _leads_to_directory(item))
+                    if cursor is not None and cursor.excludes(os.fsencode(name), is_directory=is_directory):
+                        self._ledger.exclude(self.descent.path_of(os.fsencode(name)))
+                    elif is_directory:
                         directories.append(os.fsencode(name))
                     else:
                         yield item
@@ -110,8 +128,9 @@ class Walk:
 
     def _enter(self, name: bytes) -> Entered | None:
         self._poll()
+        flags = _OPEN_FOLLOWING if self._follow_symlinks else OPEN_DIRECTORY
         try:
-            fd = os.open(name, OPEN_DIRECTORY, dir_fd=self.descent.fd)
+            fd = os.open(name, flags, dir_fd=self.descent.fd)
         except OSError as error:
             name_lost(error, self.descent.path_of(name), self._ledger)
             return None
@@ -121,11 +140,18 @@ class Walk:
             os.close(fd)
             raise failure(error, self.descent.path_of(name), "look at") from error
         identity = (status.st_dev, status.st_ino)
+        reason = None
         if identity == self._avoid:
+            reason = "it is the target of this copy"
+        elif isinstance(self.descent, _FollowingDescent) and self.descent.passes(identity):
+            reason = "it is a link that leads back to a directory above it"
+        if reason is not None:
             os.close(fd)
-            self._ledger.skip(self.descent.path_of(name), "it is the target of this copy")
+            self._ledger.skip(self.descent.path_of(name), reason)
             return None
         self.descent.push(name, fd, identity)
+        if self._cursor is not None:
+            self._cursor.enter(name, fd)
         return Entered(name, status)
 
     def _too_many(self, ceiling: int) -> SyncError:
@@ -133,6 +159,51 @@ class Walk:
             f"the source holds more than {ceiling:,} entries; copy a smaller part, or raise max_entries",
             path=self.descent.path_of(),
         )
+
+
+class _FollowingDescent(Descent):
+    """A way down on which some steps were links."""
+
+    def __init__(self, root_fd: int) -> None:
+        super().__init__(root_fd)
+        self._passed = {self.identity}
+
+    def passes(self, identity: Identity) -> bool:
+        """Whether this directory is the current one, or above it on this way."""
+        return identity in self._passed
+
+    def push(self, name: bytes, fd: int, identity: Identity, *, shown: bytes | None = None) -> None:
+        """As for any; the identity is one that was not passed yet."""
+        super().push(name, fd, identity, shown=shown)
+        self._passed.add(identity)
+
+    def pop(self) -> Level:
+        """As for any."""
+        level = super().pop()
+        self._passed.discard(level.identity)
+        return level
+
+    def _walk_from_root(self, index: int) -> int:
+        # What is found is believed only if it is the directory that was there on the way down, link or not.
+        fd = os.dup(self._levels[0].fd)
+        for level in self._levels[1 : index + 1]:
+            above = fd
+            try:
+                fd = os.open(level.name, _OPEN_FOLLOWING, dir_fd=above)
+            except OSError:
+                # Gone, replaced or forbidden: the caller says so, with the path of what was lost.
+                return _CLOSED
+            finally:
+                os.close(above)
+        return fd
+
+
+def _leads_to_directory(item: os.DirEntry[str]) -> bool:
+    try:
+        return item.is_dir()
+    except OSError:
+        # A circle of links, or nothing that may be looked at: it is no directory to enter, and is told of as a link.
+        return False
 
 
 def name_lost(error: OSError, path: bytes, ledger: Ledger) -> None:
