@@ -1,4 +1,4 @@
-"""A sandbox that swaps what is being copied: nothing outside is read, and nothing outside is written."""
+"""A sandbox that swaps what is being copied: nothing outside is read, nothing outside is written or removed."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import itertools
 import mmap
 import os
 import signal
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from host.tests.sync.conftest import MEMORY, Sandbox
-from host.tests.sync.trees import Directory, File, content_of, look, make, scratch_below
-from sandport.sync import SyncError, TreeMovedError, copy_in, copy_out
+from host.tests.sync.trees import Directory, File, Node, content_of, look, make, make_socket, scratch_below
+from sandport.sync import SyncError, SyncResult, TreeMovedError, copy_in, copy_out
 
-FLIPS = 3_000
+FLIPS = 10_000
 COPIES = 200
 SECRET = b"precious " * 100
 
@@ -36,7 +38,8 @@ def exchange(one: Path, other: Path) -> None:
     """Give each of two names what the other has, in one step."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE):
-        raise OSError(ctypes.get_errno(), "renameat2")
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 @contextmanager
@@ -69,7 +72,15 @@ def keeping_on(act: Callable[[], None]) -> Iterator[Callable[[], bool]]:
 
 def flipping(real: Path, planted: Path) -> AbstractContextManager[Callable[[], bool]]:
     """Swap two names all the time."""
-    return keeping_on(lambda: exchange(real, planted))
+
+    def flip() -> None:
+        while True:
+            # A copy may have removed one of them; it counts only when there was something to swap.
+            with suppress(FileNotFoundError):
+                exchange(real, planted)
+                return
+
+    return keeping_on(flip)
 
 
 def planting(name: Path, target: Path) -> AbstractContextManager[Callable[[], bool]]:
@@ -85,10 +96,10 @@ def planting(name: Path, target: Path) -> AbstractContextManager[Callable[[], bo
     return keeping_on(plant)
 
 
-def until(enough: Callable[[], bool], act: Callable[[int], None]) -> None:
+def until(enough: Callable[[], bool], act: Callable[[int], None], *, copies: int = COPIES) -> None:
     for number in itertools.count():
         act(number)
-        if number >= COPIES and enough():
+        if number >= copies and enough():
             break
 
 
@@ -184,6 +195,99 @@ def test_a_file_swapped_for_a_link_never_lets_the_copy_in_write_outside(
 
         until(enough, copy)
     assert look(outside) == before
+
+
+def special(kind: str, name: Path) -> None:
+    """Make something that would hold up or surprise who opens it."""
+    if kind == "FIFO":
+        os.mkfifo(name)
+    elif kind == "socket":
+        make_socket(name)
+    else:
+        os.mknod(name, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "socket", *(["device"] if os.geteuid() == 0 else [])])
+def test_a_file_swapped_for_something_special_holds_up_no_copy(sandbox: Sandbox, tmp_path: Path, kind: str) -> None:
+    make(sandbox.path / "work", harmless())
+    make(tmp_path / "source", harmless())
+    special(kind, sandbox.path / "special")
+    copied = []
+    with flipping(sandbox.path / "work/f1", sandbox.path / "special") as enough:
+
+        def copy(number: int) -> None:
+            target = tmp_path / f"back{number % 50}"
+            copied.append(copy_out(sandbox.fd, b"work", target / "work", delete=True).files)
+            with suppress(SyncError):
+                copy_out(sandbox.fd, b"work/f1", target / "f1")
+            if number % 10 == 0:
+                copy_in(tmp_path / "source", sandbox.fd, b"work", delete=True)
+
+        until(enough, copy)
+    assert min(copied) >= 4
+    for target in tmp_path.glob("back*"):
+        assert {what[0] for what in look(target).values()} == {"directory", "file"}
+
+
+def every_copy(source: Path, sandbox: Sandbox, target: Path) -> Iterator[Callable[[], SyncResult]]:
+    """Every kind of copy there is, in and out."""
+    for place, destination in ((source, b"work"), (source / "d", b"work/d"), (source / "d/f1", b"work/d/f1")):
+        yield partial(copy_in, place, sandbox.fd, destination)
+        yield partial(copy_in, place, sandbox.fd, destination, delete=True)
+        yield partial(copy_in, place, sandbox.fd, destination, replace=True)
+    for name in (b"work", b"work/d"):
+        yield partial(copy_out, sandbox.fd, name, target / os.fsdecode(name))
+        yield partial(copy_out, sandbox.fd, name, target / os.fsdecode(name), delete=True)
+
+
+@pytest.mark.parametrize("swapped", ["work", "work/d", "work/d/sub"])
+@pytest.mark.parametrize("instead", ["link", "directory"])
+def test_whatever_is_swapped_nothing_outside_is_read_written_or_removed(
+    sandbox: Sandbox, tmp_path: Path, outside: Path, swapped: str, instead: str
+) -> None:
+    """The target itself, a parent of it or a directory in it changes places with a link, or is renamed away."""
+    make(tmp_path / "source", Directory({b"d": harmless()}))
+    more: dict[bytes, Node] = {b"more%d" % number: File(b"harmless") for number in range(20)}
+    planted = sandbox.path / "planted"
+    before = look(outside)
+    done = removed = 0
+
+    def plant() -> None:
+        """What is swapped, and what with; some of the copies remove one of them."""
+        if not os.path.lexists(planted):
+            if instead == "link":
+                planted.symlink_to(outside)
+            else:
+                make(planted, Directory({b"d": harmless(), **harmless().children, **more}))
+        if not os.path.lexists(sandbox.path / swapped):
+            with suppress(OSError):
+                make(sandbox.path / swapped, Directory({b"d": harmless(), **harmless().children, **more}))
+        with suppress(OSError):
+            # Something that a mirror removes, in whichever of the two is there and is a directory.
+            fd = os.open(swapped, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=sandbox.fd)
+            try:
+                os.close(os.open("gone", os.O_CREAT, dir_fd=fd))
+            finally:
+                os.close(fd)
+
+    make(sandbox.path / "work", Directory({b"d": harmless()}))
+    plant()
+    with flipping(sandbox.path / swapped, planted) as enough:
+
+        def copy(number: int) -> None:
+            nonlocal done, removed
+            for act in every_copy(tmp_path / "source", sandbox, tmp_path / f"back{number % 20}"):
+                plant()
+                with suppress(SyncError):
+                    removed += act().deleted
+                    done += 1
+
+        until(enough, copy, copies=30)
+    assert done > 0
+    assert removed > 0
+    assert look(outside) == before
+    for target in tmp_path.glob("back*"):
+        assert b"precious" not in everything_in(target)
 
 
 def nest(path: Path, names: list[str]) -> Path:

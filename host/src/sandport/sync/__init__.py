@@ -13,6 +13,7 @@ from sandport.sync.errors import (
     TargetBusyError,
     TooLargeError,
     TreeMovedError,
+    UnsafeTargetError,
 )
 from sandport.sync.local import DEFAULT_MAX_BYTES, DEFAULT_MAX_ENTRIES, HostPath, copy_in, copy_out
 from sandport.sync.result import Changed, Refused, Skipped, SyncProgress, SyncResult
@@ -34,6 +35,7 @@ __all__ = [
     "TargetBusyError",
     "TooLargeError",
     "TreeMovedError",
+    "UnsafeTargetError",
     "copy_in",
     "copy_out",
 ]

@@ -19,13 +19,16 @@ from sandport.sync.entries import (
 from sandport.sync.errors import SourceMissingError, SyncError, TooLargeError, failure, printable
 from sandport.sync.ledger import Ledger
 from sandport.sync.meter import Meter
+from sandport.sync.mirror import KnownPaths, Mirror
 from sandport.sync.paths import leads_out
 from sandport.sync.pump import Pump
+from sandport.sync.rehearsal import RehearsalTree
 from sandport.sync.result import SyncResult
 from sandport.sync.scan import Scanner, Totals, measure, was_changed
+from sandport.sync.selection import Selection
 from sandport.sync.target import TargetTree
 
-__all__ = ["Bounds", "LinkRule", "copy_file", "copy_tree", "count_tree", "too_large"]
+__all__ = ["Account", "Bounds", "LinkRule", "copy_file", "copy_tree", "count_tree", "too_large"]
 
 
 class LinkRule(enum.Enum):
@@ -44,7 +47,46 @@ class Bounds(msgspec.Struct, frozen=True):
     max_entries: int | None = None
 
 
-def count_tree(source_fd: int, meter: Meter, bounds: Bounds, *, avoid: tuple[int, int] | None) -> Totals:
+class Account(Ledger):
+    """A ledger that also knows which paths the source holds, for a mirror that asks after the copy.
+
+    Args:
+        known: Takes what is not copied and must stay in the target all the same; None if nothing is mirrored.
+    """
+
+    def __init__(self, known: KnownPaths | None = None) -> None:
+        super().__init__()
+        self.known = known
+
+    def skip(self, path: bytes, reason: str) -> None:
+        """Note what cannot be copied."""
+        super().skip(path, reason)
+        self._keep(path)
+
+    def refuse(self, path: bytes, reason: str) -> None:
+        """Note a link that is not written."""
+        super().refuse(path, reason)
+        self._keep(path)
+
+    def change(self, path: bytes, reason: str) -> None:
+        """Note what was changed while it was read."""
+        super().change(path, reason)
+        self._keep(path)
+
+    def _keep(self, path: bytes) -> None:
+        if self.known is not None:
+            self.known.add(path)
+
+
+def count_tree(
+    source_fd: int,
+    meter: Meter,
+    bounds: Bounds,
+    *,
+    avoid: tuple[int, int] | None,
+    selection: Selection | None = None,
+    follow_symlinks: bool = False,
+) -> Totals:
     """Count a tree before it is copied.
 
     Args:
@@ -52,30 +94,48 @@ def count_tree(source_fd: int, meter: Meter, bounds: Bounds, *, avoid: tuple[int
         meter: May stop the count.
         bounds: The ceilings.
         avoid: Device and inode of a directory that the copy will not enter.
+        selection: What is left out.
+        follow_symlinks: Whether what a link leads to is copied in its place.
 
     Raises:
         TooLargeError: The tree is past a ceiling.
     """
-    return measure(source_fd, poll=meter.poll, max_entries=bounds.max_entries, max_bytes=bounds.max_bytes, avoid=avoid)
+    return measure(
+        source_fd,
+        poll=meter.poll,
+        max_entries=bounds.max_entries,
+        max_bytes=bounds.max_bytes,
+        avoid=avoid,
+        selection=selection,
+        follow_symlinks=follow_symlinks,
+    )
 
 
 def copy_tree(
     source_fd: int,
-    tree: TargetTree,
+    tree: TargetTree | RehearsalTree,
     top: bytes | None,
     *,
     meter: Meter,
     bounds: Bounds,
+    account: Account,
+    mirror: Mirror | None = None,
+    selection: Selection | None = None,
+    follow_symlinks: bool = False,
     totals: Totals | None = None,
 ) -> SyncResult:
     """Copy the contents of one directory into another.
 
     Args:
         source_fd: The source, opened for reading.
-        tree: Where to; it is completed, or put away when the copy fails.
+        tree: Where to; it is completed, or put away when the copy fails. Of a rehearsal nothing is written.
         top: The name in `tree` of the directory to copy into, or None for the directory that `tree` starts with.
         meter: Polled and told of the progress.
         bounds: What may be taken.
+        account: What the result is made of; for a mirror it needs its `known`.
+        mirror: Removes from the target what is not in the source, once all is copied; None if all stays.
+        selection: What is left out.
+        follow_symlinks: Whether what a link leads to is copied in its place.
         totals: What `count_tree` found, if it was asked.
 
     Raises:
@@ -89,24 +149,52 @@ def copy_tree(
         avoid = tree.identity
         if avoid == (status.st_dev, status.st_ino):
             raise SyncError("source and target are the same directory; choose another target", path=tree.path_of())
+        mirrors = mirror is not None and not tree.fresh
+        if mirror is not None and mirrors and tree.fd is not None:
+            mirror.check(tree.fd, tree.path_of())
         if totals is None and meter.reports:
-            totals = count_tree(source_fd, meter, bounds, avoid=avoid)
+            totals = count_tree(
+                source_fd, meter, bounds, avoid=avoid, selection=selection, follow_symlinks=follow_symlinks
+            )
         if totals is not None:
             meter.begin(files_total=totals.files, bytes_total=totals.total_bytes)
-        ledger = Ledger()
-        scanner = Scanner(source_fd, ledger, poll=meter.poll, max_entries=bounds.max_entries, avoid=avoid)
-        _TreeCopy(scanner, tree, ledger, meter, bounds).run()
+        scanner = Scanner(
+            source_fd,
+            account,
+            poll=meter.poll,
+            max_entries=bounds.max_entries,
+            avoid=avoid,
+            selection=selection,
+            follow_symlinks=follow_symlinks,
+        )
+        _TreeCopy(scanner, tree, account, meter, bounds).run()
+        if mirror is not None and mirrors and tree.fd is not None and account.known is not None:
+            _require_source(source_fd, tree)
+            mirror.prune(tree.fd, account.known, label=tree.path_of())
     meter.finish()
-    return ledger.result()
+    return account.result()
+
+
+def _require_source(source_fd: int, tree: TargetTree | RehearsalTree) -> None:
+    """Nothing is deleted on the word of a source that is being taken away."""
+    if os.fstat(source_fd).st_nlink == 0:
+        raise SourceMissingError(
+            f"the source was removed while it was copied, so nothing was deleted from {printable(tree.path_of())}; "
+            "copy again from where it is now",
+            path=tree.path_of(),
+        )
 
 
 class _TreeCopy:
     """One run from a scanner into a tree."""
 
-    def __init__(self, scanner: Scanner, tree: TargetTree, ledger: Ledger, meter: Meter, bounds: Bounds) -> None:
+    def __init__(
+        self, scanner: Scanner, tree: TargetTree | RehearsalTree, ledger: Account, meter: Meter, bounds: Bounds
+    ) -> None:
         self._scanner = scanner
         self._tree = tree
         self._ledger = ledger
+        self._known = ledger.known
         self._meter = meter
         self._bounds = bounds
         self._pump = Pump(meter.advance)
@@ -121,6 +209,8 @@ class _TreeCopy:
                 elif isinstance(entry, DirectoryEntry):
                     self._tree.enter(entry)
                     self._ledger.directories += 1
+                    if self._known is not None:
+                        self._known.add_directory(self._scanner.path_of(b""))
                 else:
                     self._tree.leave()
 
@@ -129,12 +219,19 @@ class _TreeCopy:
         size_bytes, ceiling = entry.size_bytes, self._bounds.max_bytes
         if ceiling is not None and ledger.total_bytes + size_bytes > ceiling:
             raise too_large(ceiling, self._scanner.path_of(entry.name))
-        target_fd = tree.stage(entry)
-        try:
-            copied = self._pump.copy(self._scanner.descriptor, target_fd, size_bytes)
-        except OSError as error:
-            raise failure(error, tree.path_of(entry.name), "copy into") from error
-        tree.commit(entry)
+        if isinstance(tree, RehearsalTree):
+            tree.put(entry)
+            copied = size_bytes
+            self._meter.advance(copied)
+        else:
+            target_fd = tree.stage(entry)
+            try:
+                copied = self._pump.copy(self._scanner.descriptor, target_fd, size_bytes)
+            except OSError as error:
+                raise failure(error, tree.path_of(entry.name), "copy into") from error
+            tree.commit(entry)
+        if self._known is not None:
+            self._known.add(self._scanner.path_of(entry.name))
         ledger.files += 1
         ledger.total_bytes += copied
         if copied != size_bytes:
@@ -146,31 +243,38 @@ class _TreeCopy:
         if self._bounds.links is LinkRule.INSIDE:
             reason = leads_out(entry.target, self._scanner.depth)
         if reason is None:
-            self._tree.link(entry)
+            if isinstance(self._tree, RehearsalTree):
+                self._tree.put(entry)
+            else:
+                self._tree.link(entry)
             self._ledger.links += 1
+            if self._known is not None:
+                self._known.add(self._scanner.path_of(entry.name))
         else:
             self._ledger.refuse(self._scanner.path_of(entry.name), reason)
 
 
 def copy_file(
     source_fd: int,
-    tree: TargetTree,
+    tree: TargetTree | RehearsalTree,
     name: bytes,
     *,
     path: bytes,
     mode: int | None,
     meter: Meter,
+    account: Account,
     max_bytes: int | None = None,
 ) -> SyncResult:
     """Copy one file.
 
     Args:
         source_fd: The source, opened for reading without waiting.
-        tree: Where to; it is completed, or put away when the copy fails.
+        tree: Where to; it is completed, or put away when the copy fails. Of a rehearsal nothing is written.
         name: The file's name there.
         path: How messages and the result call the source.
         mode: Permission bits in place of the source's own.
         meter: Polled and told of the progress.
+        account: What the result is made of.
         max_bytes: The largest size to take.
 
     Raises:
@@ -184,24 +288,33 @@ def copy_file(
         raise too_large(max_bytes, path)
     meter.poll()
     meter.begin(files_total=1, bytes_total=size_bytes)
-    ledger = Ledger()
-    with tree:
-        wanted = before.st_mode & FILE_MODE_BITS if mode is None else mode
-        entry = FileEntry(name, wanted, size_bytes, before.st_mtime_ns)
-        target_fd = tree.stage(entry)
-        try:
-            ledger.total_bytes = Pump(meter.advance).copy(source_fd, target_fd, size_bytes)
-        except OSError as error:
-            raise failure(error, tree.path_of(name), "copy into") from error
-        tree.commit(entry)
-    ledger.files = 1
-    if ledger.total_bytes != size_bytes:
-        ledger.change(path, _wrong_size(size_bytes))
+    wanted = before.st_mode & FILE_MODE_BITS if mode is None else mode
+    entry = FileEntry(name, wanted, size_bytes, before.st_mtime_ns)
+    account.total_bytes = _one_file(source_fd, tree, entry, meter)
+    account.files = 1
+    if account.total_bytes != size_bytes:
+        account.change(path, _wrong_size(size_bytes))
     elif was_changed(before, os.fstat(source_fd)):
-        ledger.change(path, "it was written to while it was read")
+        account.change(path, "it was written to while it was read")
     meter.file_done()
     meter.finish()
-    return ledger.result()
+    return account.result()
+
+
+def _one_file(source_fd: int, tree: TargetTree | RehearsalTree, entry: FileEntry, meter: Meter) -> int:
+    if isinstance(tree, RehearsalTree):
+        with tree:
+            tree.put(entry)
+        meter.advance(entry.size_bytes)
+        return entry.size_bytes
+    with tree:
+        target_fd = tree.stage(entry)
+        try:
+            copied = Pump(meter.advance).copy(source_fd, target_fd, entry.size_bytes)
+        except OSError as error:
+            raise failure(error, tree.path_of(entry.name), "copy into") from error
+        tree.commit(entry)
+    return copied
 
 
 def too_large(max_bytes: int, path: bytes) -> TooLargeError:

@@ -60,9 +60,9 @@ class Descent:
         """Device and inode of the current directory."""
         return self._levels[-1].identity
 
-    def path_of(self, name: bytes = b"") -> bytes:
-        """Spell the path of a name in the current directory, relative to the root."""
-        names = [level.shown for level in self._levels[1:]]
+    def path_of(self, name: bytes = b"", *, below: int = 0) -> bytes:
+        """Spell the path of a name in the current directory, relative to the root or to a directory `below` it."""
+        names = [level.shown for level in self._levels[1 + below :]]
         if name:
             names.append(name)
         return b"/".join(names)

@@ -7,6 +7,7 @@ SandportError
     ├── TargetBusyError        a directory stands where a file should go, or the other way round
     ├── TooLargeError          the source is past a ceiling; nothing over it was written
     ├── SpaceExhaustedError    the target takes no more bytes
+    ├── UnsafeTargetError      a directory that is never emptied was to be; nothing was changed
     ├── TreeMovedError         a directory was moved away while the copy was inside it
     └── SyncCancelledError     the caller asked to stop
 """
@@ -27,6 +28,7 @@ __all__ = [
     "TargetBusyError",
     "TooLargeError",
     "TreeMovedError",
+    "UnsafeTargetError",
     "failure",
     "printable",
 ]
@@ -79,6 +81,12 @@ class TooLargeError(SyncError):
 
 class SpaceExhaustedError(SyncError):
     """The target's file system, quota or size limit takes no more bytes."""
+
+
+class UnsafeTargetError(SyncError):
+    """What was asked would delete a directory that is never emptied: `/`, a home, a source, a git work tree."""
+
+    dispatched: Dispatched = "no"
 
 
 class TreeMovedError(SyncError):

@@ -7,7 +7,6 @@ place below the root, whatever is swapped meanwhile.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -24,7 +23,7 @@ from sandport.sync.errors import (
     printable,
 )
 
-__all__ = ["Found", "find_source", "leads_out", "not_entered", "open_parents", "split_destination"]
+__all__ = ["Found", "find_parents", "find_source", "leads_out", "not_entered", "open_parents", "split_destination"]
 
 _OPEN_STEP: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -171,12 +170,13 @@ def split_destination(path: bytes) -> list[bytes]:
     return names
 
 
-def open_parents(root_fd: int, names: list[bytes]) -> int:
+def open_parents(root_fd: int, names: list[bytes], *, owner: tuple[int, int] | None = None) -> int:
     """Open a directory below the root, and make what is missing on the way.
 
     Args:
         root_fd: The directory to begin at.
         names: One for each level.
+        owner: User and group that what is made will belong to, if not to this process's.
 
     Returns:
         A descriptor for reading, the caller's to close.
@@ -193,13 +193,51 @@ def open_parents(root_fd: int, names: list[bytes]) -> int:
             try:
                 fd = os.open(name, OPEN_DIRECTORY, dir_fd=above)
             except FileNotFoundError:
-                with contextlib.suppress(FileExistsError):  # made by somebody else at the same moment, as good
-                    os.mkdir(name, dir_fd=above)
-                fd = os.open(name, OPEN_DIRECTORY, dir_fd=above)
+                fd = _make_directory(above, name, owner)
         except OSError as error:
             raise not_entered(error, above, name, b"/".join(names[:count])) from error
         finally:
             os.close(above)
+    return fd
+
+
+def find_parents(root_fd: int, names: list[bytes]) -> int | None:
+    """Open a directory below the root if it exists, and make nothing.
+
+    Raises:
+        PathOutsideRootError: A link is in the way.
+        TargetBusyError: Something else that is no directory is in the way.
+        SyncError: The system refuses.
+    """
+    fd = os.dup(root_fd)
+    for count, name in enumerate(names, 1):
+        above = fd
+        try:
+            fd = os.open(name, OPEN_DIRECTORY, dir_fd=above)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise not_entered(error, above, name, b"/".join(names[:count])) from error
+        finally:
+            os.close(above)
+    return fd
+
+
+def _make_directory(above: int, name: bytes, owner: tuple[int, int] | None) -> int:
+    try:
+        os.mkdir(name, dir_fd=above)
+    except FileExistsError:
+        # Made by somebody else at the same moment, as good.
+        return os.open(name, OPEN_DIRECTORY, dir_fd=above)
+    fd = os.open(name, OPEN_DIRECTORY, dir_fd=above)
+    try:
+        status = os.fstat(fd)
+        if owner is not None and status.st_uid == os.geteuid():
+            # Where a group shares the directory above, what is made there belongs to that group.
+            os.fchown(fd, owner[0], -1 if status.st_mode & stat.S_ISGID else owner[1])
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 

@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
+from typing import Final
 
 from sandport.sync.descent import Descent
 from sandport.sync.rights import OWNER_RIGHTS, open_for_filling
 
-__all__ = ["remove_tree"]
+__all__ = ["remove_name", "remove_tree"]
+
+_ATTEMPTS: Final = 16
+"""How often a directory is emptied that somebody else still fills; who never stops is told of."""
+
+
+def remove_name(parent_fd: int, name: bytes) -> None:
+    """Remove whatever has a name, a directory with all that is in it.
+
+    Args:
+        parent_fd: The directory it stands in, opened for reading.
+        name: Its name there; nothing happens if it is not taken.
+
+    Raises:
+        OSError: Something could not be removed, or somebody keeps writing there.
+        TreeMovedError: A directory was moved away meanwhile.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            try:
+                os.unlink(name, dir_fd=parent_fd)
+            except (IsADirectoryError, PermissionError):
+                remove_tree(parent_fd, name)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return
 
 
 def remove_tree(parent_fd: int, name: bytes) -> None:
@@ -28,7 +60,11 @@ def remove_tree(parent_fd: int, name: bytes) -> None:
         while waiting:
             if waiting[-1]:
                 child = waiting[-1].pop()
-                fd, status = open_for_filling(child, descent.fd)
+                try:
+                    fd, status = open_for_filling(child, descent.fd)
+                except FileNotFoundError:
+                    # Somebody else removes it too.
+                    continue
                 descent.push(child, fd, (status.st_dev, status.st_ino))
                 if status.st_mode & OWNER_RIGHTS != OWNER_RIGHTS:
                     os.fchmod(fd, stat.S_IMODE(status.st_mode) | OWNER_RIGHTS)
@@ -38,7 +74,8 @@ def remove_tree(parent_fd: int, name: bytes) -> None:
             if waiting:
                 level = descent.pop()
                 os.close(level.fd)
-                os.rmdir(level.name, dir_fd=descent.fd)
+                with contextlib.suppress(FileNotFoundError):
+                    os.rmdir(level.name, dir_fd=descent.fd)
     finally:
         descent.close()
 
@@ -50,5 +87,6 @@ def _unlink_files(fd: int) -> list[bytes]:
             if item.is_dir(follow_symlinks=False):
                 directories.append(os.fsencode(item.name))
             else:
-                os.unlink(item.name, dir_fd=fd)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(item.name, dir_fd=fd)
     return directories

@@ -5,6 +5,9 @@ directory that did not exist is staged as a whole, closed to everybody else, fil
 files can be made under their final names at a fraction of the cost. If the copy breaks off, the unfinished file
 is removed and what is complete takes its place.
 
+Where this process is root and the target somebody else's, what is made is his before it has its name: files and
+links at once, staged directories once they are complete, so that until then nobody but root can look into them.
+
 No name is ever followed: directories are opened one level at a time without links, files are created exclusively,
 and whatever stands at a file's final name is replaced by the rename, never written through. Data are not forced
 to the disk: after a power failure the last files of a copy may be those from before it, or empty.
@@ -20,7 +23,7 @@ import time
 from typing import Final, Self
 
 from sandport.sync.descent import OPEN_DIRECTORY, Descent, Identity
-from sandport.sync.entries import RESERVED_PREFIX, DirectoryEntry, FileEntry, LinkEntry
+from sandport.sync.entries import DirectoryEntry, FileEntry, LinkEntry
 from sandport.sync.errors import (
     SyncError,
     TargetBusyError,
@@ -28,11 +31,13 @@ from sandport.sync.errors import (
     failure,
     printable,
 )
+from sandport.sync.mirror import Mirror
 from sandport.sync.paths import not_entered
-from sandport.sync.removal import remove_tree
+from sandport.sync.removal import remove_name, remove_tree
 from sandport.sync.rights import OWNER_RIGHTS, may_change_mode, open_for_filling
+from sandport.sync.swap import put_in_place, scratch_name
 
-__all__ = ["TargetTree"]
+__all__ = ["TargetTree", "in_the_way"]
 
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILLING: Final = os.R_OK | os.W_OK | os.X_OK
@@ -41,17 +46,34 @@ _NAME_ATTEMPTS: Final = 64
 
 _CLOSED: Final = -1
 
+_OTHER_KIND: Final = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST})
+
+_OPEN_LINK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 class _Frame:
     """What is still to be done to an open directory when it is complete."""
 
-    __slots__ = ("fresh", "mode", "mtime_ns", "staged")
+    __slots__ = ("discarded", "fresh", "mode", "mtime_ns", "owner", "replaces", "staged")
 
-    def __init__(self, *, staged: bool, fresh: bool, mode: int | None, mtime_ns: int | None) -> None:
+    def __init__(
+        self,
+        *,
+        staged: bool,
+        fresh: bool,
+        mode: int | None,
+        mtime_ns: int | None,
+        owner: tuple[int, int] | None,
+        replaces: bool = False,
+    ) -> None:
         self.staged = staged
         self.fresh = fresh
         self.mode = mode
         self.mtime_ns = mtime_ns
+        self.owner = owner
+        """Who gets what is made in it, and the directory itself if it is fresh."""
+        self.replaces = replaces
+        self.discarded = False
 
 
 class TargetTree:
@@ -63,14 +85,31 @@ class TargetTree:
     Args:
         root_fd: The directory to write into, opened for reading; stays the caller's to close.
         label: How messages call that directory.
+        owner: User and group that everything made here will belong to; None for those of this process. Directories
+            that are there keep their own.
+        mirror: Removes what is of another kind than what should take its place; None if that stays and the copy fails.
+        replaces: Whether the first tree that is entered without being adopted, or a file beside it, takes the place of
+            whatever has its name: it is staged whole, the two change places, and the old one is removed.
     """
 
-    def __init__(self, root_fd: int, *, label: bytes) -> None:
+    def __init__(
+        self,
+        root_fd: int,
+        *,
+        label: bytes,
+        owner: tuple[int, int] | None = None,
+        mirror: Mirror | None = None,
+        replaces: bool = False,
+    ) -> None:
         self._descent = Descent(root_fd)
         self._label = label
-        self._scratch = _scratch_name()
+        self._owner = owner
+        self._mirror = mirror
+        self._replaces = replaces
+        self._top_depth = 0
+        self._scratch = scratch_name()
         self._now_ns = time.time_ns()
-        self._frames = [_Frame(staged=False, fresh=False, mode=None, mtime_ns=None)]
+        self._frames = [_Frame(staged=False, fresh=False, mode=None, mtime_ns=None, owner=owner)]
         self._open_fd = _CLOSED
         self._unfinished: bytes | None = None
         self._renames = False
@@ -78,6 +117,7 @@ class TargetTree:
     def __enter__(self) -> Self:
         frame = self._frames[0]
         status = os.fstat(self._descent.fd)
+        frame.owner = _owner_in(self._owner, status)
         frame.mode = self._make_writable(self._descent.fd, status, narrow_to=None)
         return self
 
@@ -92,6 +132,16 @@ class TargetTree:
                 raise
         else:
             self._abandon(error)
+
+    @property
+    def fd(self) -> int:
+        """The current directory."""
+        return self._descent.fd
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the current directory was made by this copy."""
+        return self._frames[-1].fresh
 
     @property
     def identity(self) -> Identity:
@@ -110,7 +160,8 @@ class TargetTree:
 
         Args:
             entry: Its name, and the mode and time it is to have when it is complete.
-            adopt: Whether a directory that exists already takes the entry's mode and time.
+            adopt: Whether a directory that exists already takes the entry's mode and time. The top of a copied tree
+                is entered without.
 
         Raises:
             PathOutsideRootError: A symbolic link has that name.
@@ -127,19 +178,30 @@ class TargetTree:
                     # Somebody else writes into the staged directory; what stands there is met like any other.
                     pass
             try:
-                self._enter_existing(entry, adopt=adopt)
+                if self._replaces and not adopt:
+                    self._make_staged(entry, replaces=True)
+                else:
+                    self._enter_existing(entry, adopt=adopt)
             except FileNotFoundError:
                 self._make_staged(entry)
         except OSError as error:
             raise failure(error, self.path_of(name), "write into") from error
+        finally:
+            if not adopt:
+                self._top_depth = self._descent.depth
 
     def leave(self) -> None:
         """Complete the current directory: give it its mode and time, and its name if it was staged."""
         level = self._descent.pop()
         frame = self._frames.pop()
         try:
+            if frame.discarded:
+                remove_tree(self._descent.fd, level.name)
+                return
             self._settle(level.fd, frame)
-            if frame.staged:
+            if frame.replaces:
+                self._swap(level.name, level.shown)
+            elif frame.staged:
                 self._rename(level.name, level.shown)
         except BaseException as error:
             # Nobody comes by here again, so a tree that did not get its name goes now, whatever the reason.
@@ -151,13 +213,15 @@ class TargetTree:
         finally:
             os.close(level.fd)
 
-    def _make_staged(self, entry: DirectoryEntry) -> None:
+    def _make_staged(self, entry: DirectoryEntry, *, replaces: bool = False) -> None:
         for _ in range(_NAME_ATTEMPTS):
             try:
                 self._make(entry, self._scratch, staged=True)
-                return
             except FileExistsError:
-                self._scratch = _scratch_name()
+                self._scratch = scratch_name()
+            else:
+                self._frames[-1].replaces = replaces
+                return
         raise self._names_taken(entry.name)
 
     def _make(self, entry: DirectoryEntry, name: bytes, *, staged: bool) -> None:
@@ -172,7 +236,8 @@ class TargetTree:
         self._descent.push(name, fd, (status.st_dev, status.st_ino), shown=entry.name)
         # A directory takes over setgid from one that is shared by a group; that is the target's way, kept.
         mode = entry.mode | (status.st_mode & stat.S_ISGID)
-        self._frames.append(_Frame(staged=staged, fresh=True, mode=mode, mtime_ns=entry.mtime_ns))
+        owner = _owner_in(self._owner, status)
+        self._frames.append(_Frame(staged=staged, fresh=True, mode=mode, mtime_ns=entry.mtime_ns, owner=owner))
 
     def _enter_existing(self, entry: DirectoryEntry, *, adopt: bool) -> None:
         name = entry.name
@@ -181,9 +246,13 @@ class TargetTree:
         except FileNotFoundError:
             raise
         except OSError as error:
+            if adopt and self._mirror is not None and error.errno in (errno.ENOTDIR, errno.ELOOP):
+                self._clear(name)
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
             raise not_entered(error, self._descent.fd, name, self.path_of(name)) from error
         self._descent.push(name, fd, (status.st_dev, status.st_ino))
-        frame = _Frame(staged=False, fresh=False, mode=None, mtime_ns=None)
+        owner = _owner_in(self._owner, status)
+        frame = _Frame(staged=False, fresh=False, mode=None, mtime_ns=None, owner=owner)
         self._frames.append(frame)
         frame.mode = self._make_writable(fd, status, narrow_to=entry.mode if adopt else None)
         if adopt:
@@ -209,6 +278,8 @@ class TargetTree:
         return had
 
     def _settle(self, fd: int, frame: _Frame) -> None:
+        if frame.fresh and frame.owner is not None:
+            os.fchown(fd, *frame.owner)
         if frame.mode is not None and stat.S_IMODE(os.fstat(fd).st_mode) != frame.mode:
             os.fchmod(fd, frame.mode)
         if frame.mtime_ns is not None:
@@ -238,7 +309,7 @@ class TargetTree:
                 try:
                     return self._create(entry, self._scratch, renames=True)
                 except FileExistsError:
-                    self._scratch = _scratch_name()
+                    self._scratch = scratch_name()
         except OSError as error:
             raise failure(error, self.path_of(entry.name), "create") from error
         raise self._names_taken(entry.name)
@@ -258,13 +329,16 @@ class TargetTree:
             SyncError: The system refuses.
         """
         fd = self._open_fd
+        owner = self._frames[-1].owner
         try:
+            if owner is not None:
+                os.fchown(fd, *owner)
             os.fchmod(fd, entry.mode)
             os.utime(fd, ns=(self._now_ns, entry.mtime_ns))
             self._open_fd = _CLOSED
             os.close(fd)
             if self._renames:
-                self._rename(self._scratch, entry.name)
+                self._take_name(self._scratch, entry.name)
             self._unfinished = None
         except OSError as error:
             raise failure(error, self.path_of(entry.name), "complete") from error
@@ -288,10 +362,10 @@ class TargetTree:
                 try:
                     self._make_link(entry, self._scratch)
                 except FileExistsError:
-                    self._scratch = _scratch_name()
+                    self._scratch = scratch_name()
                     continue
                 self._unfinished = self._scratch
-                self._rename(self._scratch, entry.name)
+                self._take_name(self._scratch, entry.name)
                 self._unfinished = None
                 return
         except OSError as error:
@@ -301,22 +375,54 @@ class TargetTree:
     def _make_link(self, entry: LinkEntry, name: bytes) -> None:
         os.symlink(entry.target, name, dir_fd=self._descent.fd)
         self._unfinished = name
+        frame = self._frames[-1]
+        if frame.owner is not None:
+            _give_link(name, self._descent.fd, frame.owner)
         os.utime(name, ns=(self._now_ns, entry.mtime_ns), dir_fd=self._descent.fd, follow_symlinks=False)
         self._unfinished = None
+
+    def _take_name(self, scratch: bytes, name: bytes) -> None:
+        """Give a staged file or link its name, whatever may have it."""
+        fd = self._descent.fd
+        try:
+            os.rename(scratch, name, src_dir_fd=fd, dst_dir_fd=fd)
+        except OSError as error:
+            if error.errno not in _OTHER_KIND:
+                raise
+            if self._replaces and not self._descent.depth:
+                self._swap(scratch, name)
+            elif self._mirror is not None:
+                self._clear(name)
+                self._rename(scratch, name)
+            else:
+                raise in_the_way(self.path_of(name)) from error
 
     def _rename(self, scratch: bytes, name: bytes) -> None:
         fd = self._descent.fd
         try:
             os.rename(scratch, name, src_dir_fd=fd, dst_dir_fd=fd)
         except OSError as error:
-            if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST):
-                path = self.path_of(name)
-                raise TargetBusyError(
-                    f"{printable(path)} cannot be replaced: a directory stands where a file should go, or the other "
-                    "way round; remove it or choose another target",
-                    path=path,
-                ) from error
+            if error.errno in _OTHER_KIND:
+                raise in_the_way(self.path_of(name)) from error
             raise
+
+    def _swap(self, scratch: bytes, name: bytes) -> None:
+        fd = self._descent.fd
+        old = put_in_place(fd, scratch, name)
+        if old is None:
+            return
+        path = self.path_of(name)
+        try:
+            remove_name(fd, old)
+        except OSError as error:
+            # Its place is taken already, so what could not be removed has nothing left but the scratch's name.
+            self._unfinished = None
+            raise failure(error, path, "remove all of the replaced") from error
+
+    def _clear(self, name: bytes) -> None:
+        assert self._mirror is not None
+        below_top = self._descent.path_of(name, below=self._top_depth)
+        self._mirror.clear(self._descent.fd, name, below_top=below_top, shown=self.path_of(name))
 
     # Ends
 
@@ -325,6 +431,9 @@ class TargetTree:
 
         What fails here must not hide why the copy failed, so it becomes a note on that error.
         """
+        for frame in self._frames:
+            # A tree that is not complete replaces nothing.
+            frame.discarded = frame.replaces
         try:
             self._discard()
         except OSError as problem:
@@ -367,5 +476,28 @@ class TargetTree:
         )
 
 
-def _scratch_name() -> bytes:
-    return RESERVED_PREFIX + os.urandom(8).hex().encode("ascii")
+def in_the_way(path: bytes) -> TargetBusyError:
+    """The error for a name that something of another kind has."""
+    return TargetBusyError(
+        f"{printable(path)} cannot be replaced: a directory stands where a file should go, or the other "
+        "way round; remove it or choose another target",
+        path=path,
+    )
+
+
+def _owner_in(owner: tuple[int, int] | None, directory: os.stat_result) -> tuple[int, int] | None:
+    """Who gets what is made in a directory: where a group shares it, that group keeps it."""
+    if owner is not None and directory.st_mode & stat.S_ISGID:
+        return owner[0], -1
+    return owner
+
+
+def _give_link(name: bytes, dir_fd: int, owner: tuple[int, int]) -> None:
+    """Give a link that was just made to somebody; not what he may have put in its place meanwhile."""
+    handle = os.open(name, _OPEN_LINK, dir_fd=dir_fd)
+    try:
+        status = os.fstat(handle)
+        if stat.S_ISLNK(status.st_mode) and status.st_uid == os.geteuid():
+            os.chown(f"/proc/self/fd/{handle}", *owner)
+    finally:
+        os.close(handle)

@@ -1,0 +1,119 @@
+"""Directories that a copy never empties, whatever was asked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from sandport.sync.descent import Identity
+from sandport.sync.errors import UnsafeTargetError, failure, printable
+
+__all__ = ["Protection"]
+
+_OPEN_STEP: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class Protection:
+    """Knows which directories must not be emptied, by what they are and not by how they are called.
+
+    A directory that holds a protected one, at any depth, is protected as well.
+
+    Args:
+        sources: Files and directories that something is copied from, as paths; those that are missing protect nothing.
+        source_fds: The same, as descriptors of directories.
+        this_machine: Whether the target is on this machine, where also `/`, the home directory, what lies above the
+            current directory, and the root of a git work tree are protected.
+    """
+
+    def __init__(
+        self, *, sources: Sequence[bytes] = (), source_fds: Sequence[int] = (), this_machine: bool = False
+    ) -> None:
+        self._reasons: dict[Identity, str] = {}
+        self._this_machine = this_machine
+        for fd in source_fds:
+            self._protect(_lineage(os.open(b".", _OPEN_STEP, dir_fd=fd)), "what is copied comes from there")
+        for source in sources:
+            self._protect(_lineage_of(source), "what is copied comes from there")
+        if this_machine:
+            # The current directory itself may be mirrored into, what lies above it not.
+            self._protect(list(_lineage_of(b"."))[1:], "the current directory lies below it")
+            for home in _homes():
+                self._protect(_lineage_of(home), "the home directory is there")
+            self._protect(_lineage_of(b"/"), "it is the root of the file system")
+
+    def check(self, fd: int, path: bytes) -> None:
+        """Refuse a directory that is protected.
+
+        Args:
+            fd: The directory, opened for reading.
+            path: How the message calls it.
+
+        Raises:
+            UnsafeTargetError: It is.
+        """
+        status = os.fstat(fd)
+        reason = self._reasons.get((status.st_dev, status.st_ino))
+        if reason is None and self._this_machine and _holds_git(fd, path):
+            reason = "it is the root of a git work tree (it holds '.git')"
+        if reason is not None:
+            raise UnsafeTargetError(
+                f"{printable(path)} is not emptied: {reason}; name a directory that holds nothing but the copy",
+                path=path,
+            )
+
+    def _protect(self, identities: Iterator[Identity] | Sequence[Identity], reason: str) -> None:
+        for identity in identities:
+            self._reasons[identity] = reason
+
+
+def _homes() -> set[bytes]:
+    """What this user may call his home directory."""
+    homes = {os.path.expanduser(b"~")}
+    with contextlib.suppress(KeyError):  # a user without an entry has no other home than the variable's
+        homes.add(os.fsencode(pwd.getpwuid(os.geteuid()).pw_dir))
+    return {home for home in homes if home.startswith(b"/")}
+
+
+def _holds_git(fd: int, path: bytes) -> bool:
+    try:
+        os.stat(b".git", dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise failure(error, path, "look into") from error
+    return True
+
+
+def _lineage_of(path: bytes) -> Iterator[Identity]:
+    """The directory that a path leads to or lies in, and all above it."""
+    real = os.path.realpath(path)
+    try:
+        fd = os.open(real if os.path.isdir(real) else os.path.dirname(real), _OPEN_STEP)
+    except OSError:
+        # It is not there, so nothing can hold it.
+        return iter(())
+    return _lineage(fd)
+
+
+def _lineage(fd: int) -> Iterator[Identity]:
+    """A directory and all above it; closes the descriptor."""
+    seen: list[Identity] = []
+    while True:
+        status = os.fstat(fd)
+        identity = status.st_dev, status.st_ino
+        if seen and seen[-1] == identity:
+            break
+        seen.append(identity)
+        above = fd
+        try:
+            fd = os.open(b"..", _OPEN_STEP, dir_fd=above)
+        except OSError:
+            # What may not be searched ends the way up; nothing above it can be named through it either.
+            os.close(above)
+            return iter(seen)
+        os.close(above)
+    os.close(fd)
+    return iter(seen)

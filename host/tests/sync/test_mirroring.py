@@ -1,0 +1,567 @@
+"""What is removed only because the caller asked for it: mirrors, replaced trees, and what a dry run tells of both."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from host.tests.sync.conftest import MEMORY, Sandbox
+from host.tests.sync.test_faithful import trees, without_times_of_directories
+from host.tests.sync.trees import Directory, File, Link, Node, Seen, look, make, names_below
+from sandport.sync import (
+    SourceMissingError,
+    SyncCancelledError,
+    SyncResult,
+    TargetBusyError,
+    UnsafeTargetError,
+    copy_in,
+    copy_out,
+    swap,
+)
+from sandport.sync.selection import Selection
+
+
+def selection(*patterns: str, gitignore: bool = False) -> Selection:
+    found = Selection.build(patterns, gitignore=gitignore)
+    assert found is not None
+    return found
+
+
+def counts(result: SyncResult) -> dict[str, object]:
+    """All that a dry run must tell as the copy itself does; what was removed, in any order."""
+    names = ("files", "directories", "links", "total_bytes", "skipped", "refused", "excluded", "deleted")
+    return {name: getattr(result, name) for name in names} | {"deleted_paths": set(result.deleted_paths)}
+
+
+OLD = Directory(
+    {
+        b"kept": File(b"old"),
+        b"gone": File(b"old"),
+        b"dangling": Link(b"nowhere"),
+        b"sub": Directory({b"kept": File(b"old"), b"gone": Directory({b"f": File(b"old"), b"l": Link(b"/etc")})}),
+        b"file": Directory({b"f": File(b"old"), b"d": Directory({})}),
+        b"directory": File(b"old"),
+        b"link": Directory({b"f": File(b"old")}),
+        b"below": Link(b"sub"),
+    }
+)
+NEW = Directory(
+    {
+        b"kept": File(b"new"),
+        b"sub": Directory({b"kept": File(b"new")}, 0o500),
+        b"file": File(b"new"),
+        b"directory": Directory({b"f": File(b"new")}),
+        b"link": Link(b"kept"),
+        b"below": Directory({b"kept": File(b"new")}),
+    }
+)
+REMOVED = {
+    *(b"gone", b"dangling", b"sub/gone", b"sub/gone/f", b"sub/gone/l", b"file", b"file/f", b"file/d", b"directory"),
+    *(b"link", b"link/f", b"below"),
+}
+
+
+def test_a_mirror_is_the_source_and_tells_what_it_removed(sandbox: Sandbox, tmp_path: Path) -> None:
+    """openclaw#74200: deletions in the source were not applied."""
+    make(tmp_path / "source", NEW)
+    make(sandbox.path / "work", OLD)
+    result = copy_in(tmp_path / "source", sandbox.fd, b"work", delete=True)
+    seen = look(sandbox.path / "work")
+    wanted = look(tmp_path / "source")
+    del seen[()], wanted[()]
+    assert seen == wanted
+    assert set(result.deleted_paths) == REMOVED
+    assert result.deleted == len(REMOVED)
+    again = copy_in(tmp_path / "source", sandbox.fd, b"work", delete=True)
+    assert again.deleted == 0
+
+
+def test_without_it_nothing_is_removed(sandbox: Sandbox, tmp_path: Path) -> None:
+    make(tmp_path / "source", Directory({b"new": File(b"new")}))
+    make(sandbox.path / "work", OLD)
+    result = copy_in(tmp_path / "source", sandbox.fd, b"work")
+    assert names_below(sandbox.path / "work") == {b"new"} | {b"/".join(at) for at in _paths(OLD)}
+    assert result.deleted == 0
+
+
+def _paths(tree: Directory) -> set[tuple[bytes, ...]]:
+    found: set[tuple[bytes, ...]] = set()
+    for name, node in tree.children.items():
+        found.add((name,))
+        if isinstance(node, Directory):
+            found |= {(name, *below) for below in _paths(node)}
+    return found
+
+
+def test_a_mirror_comes_out_too(sandbox: Sandbox, tmp_path: Path) -> None:
+    make(sandbox.path / "out", NEW)
+    make(tmp_path / "mine", OLD)
+    result = copy_out(sandbox.fd, b"out", tmp_path / "mine", delete=True)
+    assert set(result.deleted_paths) == REMOVED
+    assert without_times_of_directories(look(tmp_path / "mine")) == without_times_of_directories(
+        {**look(sandbox.path / "out"), (): look(tmp_path / "mine")[()]}
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(trees(2), trees(2))
+def test_after_a_mirror_any_target_is_the_source(old: Directory, new: Directory) -> None:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
+        base = Path(place)
+        (base / "sandbox").mkdir()
+        make(base / "source", new)
+        make(base / "sandbox/work", old)
+        before = look(base / "sandbox")
+        root_fd = os.open(base / "sandbox", os.O_RDONLY)
+        try:
+            foreseen = copy_in(base / "source", root_fd, b"work", delete=True, dry_run=True)
+            assert look(base / "sandbox") == before
+            done = copy_in(base / "source", root_fd, b"work", delete=True)
+        finally:
+            os.close(root_fd)
+        assert counts(foreseen) == counts(done)
+        wanted = look(base / "source")
+        assert _inside(look(base / "sandbox/work")) == _inside(wanted)
+        missing = {at for at in before if at[:1] == (b"work",)} - {(b"work", *at) for at in wanted}
+        assert {(b"work", *path.split(b"/")) for path in done.deleted_paths} >= missing
+
+
+def _inside(seen: Seen) -> Seen:
+    return {at: what for at, what in seen.items() if at}
+
+
+def test_what_the_selection_leaves_out_survives_a_mirror(sandbox: Sandbox, tmp_path: Path) -> None:
+    make(tmp_path / "source", Directory({b"a": File(b"new"), b"x.log": File(b"source's")}))
+    old: dict[bytes, Node] = {
+        b"x.log": File(b"old"),
+        b"gone": Directory({b"deep": Directory({b"y.log": File(b"old"), b"f": File()}), b"cache": Directory({})}),
+        b"cache": Directory({b"f": File(b"old"), b"d": Directory({})}),
+        b"all": Directory({b"f": File(b"old")}),
+    }
+    make(sandbox.path / "work", Directory(old))
+    rules = selection("*.log", "/cache/")
+    result = copy_in(tmp_path / "source", sandbox.fd, b"work", delete=True, selection=rules)
+    kept = {b"x.log", b"gone", b"gone/deep", b"gone/deep/y.log", b"cache", b"cache/f", b"cache/d"}
+    assert names_below(sandbox.path / "work") == {b"a"} | kept
+    assert (sandbox.path / "work/x.log").read_bytes() == b"old"
+    assert set(result.deleted_paths) == {b"gone/deep/f", b"gone/cache", b"all", b"all/f"}
+    assert result.excluded == 1
+
+
+def test_the_sources_ignore_files_count_for_a_mirror_and_the_targets_own_do_not(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    ignoring = Directory({b".gitignore": File(b"*.o\n"), b"f": File()})
+    make(tmp_path / "source", Directory({b"sub": ignoring, b"other": Directory({})}))
+    old = Directory({b"x.o": File(b"old"), b"x.c": File(b"old")})
+    planted = Directory({b".gitignore": File(b"*\n"), b"x.o": File(b"old")})
+    make(sandbox.path / "work", Directory({b"sub": old, b"other": planted}))
+    rules = selection(gitignore=True)
+    copy_in(tmp_path / "source", sandbox.fd, b"work", delete=True, selection=rules)
+    assert names_below(sandbox.path / "work") == {b"sub", b"sub/.gitignore", b"sub/f", b"sub/x.o", b"other"}
+
+
+def test_a_directory_that_holds_what_must_stay_is_not_replaced_by_a_file(sandbox: Sandbox, tmp_path: Path) -> None:
+    make(tmp_path / "source", Directory({b"x": File(b"new")}))
+    make(sandbox.path / "work", Directory({b"x": Directory({b"keep.log": File(), b"f": File()})}))
+    with pytest.raises(TargetBusyError, match="must stay") as caught:
+        copy_in(tmp_path / "source", sandbox.fd, b"work", delete=True, selection=selection("*.log"))
+    assert caught.value.path == b"work/x"
+    assert names_below(sandbox.path) == {b"work", b"work/x", b"work/x/keep.log"}
+
+
+def test_what_the_source_has_and_cannot_be_copied_survives_a_mirror(
+    as_user: Callable[[Callable[[Path], None]], None],
+) -> None:
+    """A directory that may not be read says nothing of what is in it."""
+
+    def copy(base: Path) -> None:
+        tree: dict[bytes, Node] = {b"f": File(b"secret", 0o000), b"d": Directory({b"f": File()}, 0o000)}
+        make(base / "source", Directory({**tree, b"n": File(b"new")}))
+        os.mkfifo(base / "source/fifo")
+        old = Directory({b"x": File(), b"d": Directory({b"x": File()})})
+        (base / "sandbox").mkdir()
+        make(base / "sandbox/work", Directory({b"f": File(b"old"), b"d": old, b"fifo": old, b"gone": old}))
+        root_fd = os.open(base / "sandbox", os.O_RDONLY)
+        result = copy_in(base / "source", root_fd, b"work", delete=True)
+        assert set(result.deleted_paths) == {b"gone", b"gone/x", b"gone/d", b"gone/d/x"}
+        kept = {b"d", b"d/x", b"d/d", b"d/d/x", b"fifo", b"fifo/x", b"fifo/d", b"fifo/d/x", b"f"}
+        assert names_below(base / "sandbox/work") == kept | {b"n"}
+
+    as_user(copy)
+
+
+def test_shut_directories_are_emptied_and_those_that_stay_are_as_before(
+    as_user: Callable[[Callable[[Path], None]], None],
+) -> None:
+    def copy(base: Path) -> None:
+        make(base / "source", Directory({b"d": Directory({b"f": File(b"new")}, 0o555)}))
+        (base / "sandbox").mkdir()
+        shut = Directory({b"x": Directory({b"f": File()}, 0o000)}, 0o500)
+        make(base / "sandbox/work", Directory({b"d": Directory({b"gone": File()}, 0o500), b"shut": shut}))
+        root_fd = os.open(base / "sandbox", os.O_RDONLY)
+        result = copy_in(base / "source", root_fd, b"work", delete=True)
+        assert set(result.deleted_paths) == {b"d/gone", b"shut", b"shut/x", b"shut/x/f"}
+        assert _inside(look(base / "sandbox/work")) == _inside(look(base / "source"))
+        # What stays inside keeps its directory, with the mode that it had.
+        make(base / "sandbox/work/shut", Directory({b"keep.log": File(), b"f": File()}, 0o500))
+        copy_in(base / "source", root_fd, b"work", delete=True, selection=selection("*.log"))
+        assert look(base / "sandbox/work/shut")[()][1] == 0o500
+        assert names_below(base / "sandbox/work/shut") == {b"keep.log"}
+
+    as_user(copy)
+
+
+def test_a_mirror_removes_a_link_and_nothing_behind_it(sandbox: Sandbox, tmp_path: Path) -> None:
+    """bytedance/deer-flow#5578: a planted link led a write onto the host; a deletion must not follow one either."""
+    make(tmp_path / "outside", OLD)
+    before = look(tmp_path / "outside")
+    make(sandbox.path / "out", Directory({b"f": File(b"new")}))
+    outside = os.fsencode(tmp_path / "outside")
+    make(tmp_path / "mine", Directory({b"l": Link(outside), b"d": Directory({b"l": Link(outside + b"/sub")})}))
+    result = copy_out(sandbox.fd, b"out", tmp_path / "mine", delete=True)
+    assert set(result.deleted_paths) == {b"l", b"d", b"d/l"}
+    assert look(tmp_path / "outside") == before
+
+
+def test_other_copies_scratch_is_left_to_them(sandbox: Sandbox, tmp_path: Path) -> None:
+    make(tmp_path / "source", Directory({b"f": File()}))
+    make(sandbox.path / "work", Directory({b".sandport-0": Directory({b"f": File()}), b"gone": File()}))
+    copy_in(tmp_path / "source", sandbox.fd, b"work", delete=True)
+    assert names_below(sandbox.path / "work") == {b"f", b".sandport-0", b".sandport-0/f"}
+
+
+# What is never emptied
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "users/me").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path / "users/me"))
+    return tmp_path / "users/me"
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("/", "root of the file system|home directory|current directory"),
+        ("users/me", "home directory"),
+        ("users", "home directory"),
+        ("to-home", "home directory"),
+        ("project", "git work tree"),
+        ("worktree", "git work tree"),
+        ("inputs", "comes from there"),
+        ("sandbox", "comes from there"),
+        (".", "comes from there|home directory|current directory"),
+        ("here", "current directory"),
+    ],
+)
+def test_some_directories_are_never_emptied(
+    sandbox: Sandbox, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, target: str, why: str, dry_run: bool
+) -> None:
+    make(sandbox.path / "out", Directory({b"f": File(b"new")}))
+    for name in ("project/.git", "worktree", "inputs/source", "here/below"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "worktree/.git").write_text("gitdir: elsewhere\n")
+    (tmp_path / "to-home").symlink_to(home)
+    monkeypatch.chdir(tmp_path / "here/below")
+    before = look(tmp_path)
+    with pytest.raises(UnsafeTargetError, match=why) as caught:
+        copy_out(
+            sandbox.fd,
+            b"out",
+            tmp_path / target,
+            delete=True,
+            protect=[tmp_path / "inputs/source", tmp_path / "missing"],
+            dry_run=dry_run,
+        )
+    assert caught.value.dispatched == "no"
+    assert look(tmp_path) == before
+
+
+def test_the_current_directory_itself_may_be_mirrored_into(
+    sandbox: Sandbox, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(sandbox.path / "out", Directory({b"f": File(b"new")}))
+    make(tmp_path / "here", Directory({b"gone": File()}))
+    monkeypatch.chdir(tmp_path / "here")
+    copy_out(sandbox.fd, b"out", ".", delete=True)
+    assert names_below(tmp_path / "here") == {b"f"}
+
+
+def test_a_git_work_tree_in_a_files_place_is_never_removed(sandbox: Sandbox, tmp_path: Path) -> None:
+    make(sandbox.path / "out", Directory({b"x": File(b"new")}))
+    (sandbox.path / "x").write_bytes(b"new")
+    make(tmp_path / "mine", Directory({b"x": Directory({b".git": Directory({}), b"f": File()})}))
+    for source, target in ((b"out", "mine"), (b"x", "mine")):
+        with pytest.raises(UnsafeTargetError, match="git work tree"):
+            copy_out(sandbox.fd, source, tmp_path / target, delete=True)
+    assert names_below(tmp_path / "mine") == {b"x", b"x/.git", b"x/f"}
+
+
+@pytest.mark.parametrize("how", ["delete", "replace"])
+def test_a_source_inside_its_target_is_not_removed(sandbox: Sandbox, how: str) -> None:
+    make(sandbox.path / "work", Directory({b"sub": Directory({b"source": Directory({b"f": File()})})}))
+    before = look(sandbox.path)
+    for destination in (b"work", b"work/sub"):
+        with pytest.raises(UnsafeTargetError, match="comes from there"):
+            copy_in(sandbox.path / "work/sub/source", sandbox.fd, destination, **{how: True})  # type: ignore[arg-type]
+    assert names_below(sandbox.path) == {b"/".join(at) for at in before if at}
+
+
+def test_nothing_is_deleted_on_the_word_of_a_source_that_is_taken_away(sandbox: Sandbox, tmp_path: Path) -> None:
+    """A sandbox that ends in the middle of the copy must not empty the directory that mirrors it."""
+    make(sandbox.path / "out", Directory({b"f%d" % number: File(b"x" * 10) for number in range(5)}))
+    make(tmp_path / "mine", OLD)
+
+    def take_away() -> bool:
+        if (tmp_path / "mine/f0").exists() or (tmp_path / "mine/f4").exists():
+            shutil.rmtree(sandbox.path / "out", ignore_errors=True)
+        return False
+
+    with pytest.raises(SourceMissingError, match="nothing was deleted"):
+        copy_out(sandbox.fd, b"out", tmp_path / "mine", delete=True, cancelled=take_away)
+    assert names_below(tmp_path / "mine") >= {b"/".join(at) for at in _paths(OLD)}
+
+
+def test_files_that_vanish_from_the_source_during_the_copy_stay_in_the_target(sandbox: Sandbox, tmp_path: Path) -> None:
+    make(sandbox.path / "out", Directory({b"f%d" % number: File(b"new") for number in range(5)}))
+    make(tmp_path / "mine", Directory({b"f%d" % number: File(b"old") for number in range(5)}))
+
+    def remove_once_one_is_there() -> bool:
+        if any(path.read_bytes() == b"new" for path in (tmp_path / "mine").glob("f?")):
+            for path in (sandbox.path / "out").iterdir():
+                path.unlink()
+        return False
+
+    result = copy_out(sandbox.fd, b"out", tmp_path / "mine", delete=True, cancelled=remove_once_one_is_there)
+    assert result.deleted == 0
+    assert len(names_below(tmp_path / "mine")) == 5
+    assert len(result.changed) == 4
+
+
+# Replaced trees
+
+
+@pytest.fixture(params=["exchange", "two renames"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "two renames":
+        # Where the kernel refuses the exchange of two names, which is how it answers on some file systems.
+        monkeypatch.setattr(swap, "_RENAME_EXCHANGE", 1 << 30)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("old", [OLD, File(b"old"), Link(b"elsewhere"), None])
+def test_a_replaced_tree_is_the_new_one_and_nothing_else(
+    sandbox: Sandbox, tmp_path: Path, way: str, old: Node | None
+) -> None:
+    make(tmp_path / "source", NEW)
+    make(tmp_path / "elsewhere", OLD)
+    place(sandbox.path / "work", old)
+    inode = os.lstat(sandbox.path / "work").st_ino if old is not None else 0
+    result = copy_in(tmp_path / "source", sandbox.fd, b"work", replace=True)
+    assert look(sandbox.path / "work") == look(tmp_path / "source")
+    assert (sandbox.path / "work").stat().st_ino != inode
+    assert names_below(sandbox.path) == {b"work"} | {b"work/" + name for name in names_below(tmp_path / "source")}
+    assert result.deleted == 0
+
+
+def place(path: Path, node: Node | None) -> None:
+    if isinstance(node, Directory):
+        make(path, node)
+    elif isinstance(node, Link):
+        path.symlink_to(os.fsdecode(node.target))
+    elif node is not None:
+        path.write_bytes(node.content)
+
+
+@pytest.mark.parametrize("old", [OLD, File(b"old"), Link(b"elsewhere"), None])
+def test_a_replaced_file_is_the_new_one(sandbox: Sandbox, tmp_path: Path, way: str, old: Node | None) -> None:
+    (tmp_path / "f").write_bytes(b"new")
+    (sandbox.path / "in").mkdir()
+    place(sandbox.path / "in/f", old)
+    copy_in(tmp_path / "f", sandbox.fd, b"in", replace=True)
+    assert (sandbox.path / "in/f").read_bytes() == b"new"
+    assert names_below(sandbox.path) == {b"in", b"in/f"}
+
+
+def test_the_working_directory_is_replaced_by_being_emptied(sandbox: Sandbox, tmp_path: Path) -> None:
+    make(tmp_path / "source", NEW)
+    old = sandbox.path / "old"
+    make(old, OLD)
+    for name in os.listdir(old):
+        (old / name).rename(sandbox.path / name)
+    old.rmdir()
+    inode = sandbox.path.stat().st_ino
+    result = copy_in(tmp_path / "source", sandbox.fd, b".", replace=True, selection=selection("gone"))
+    assert _inside(look(sandbox.path)) == _inside(look(tmp_path / "source"))
+    assert sandbox.path.stat().st_ino == inode
+    assert (result.deleted, result.excluded) == (0, 0)
+
+
+def test_the_old_tree_is_whole_until_the_new_one_is(sandbox: Sandbox, tmp_path: Path, way: str) -> None:
+    make(tmp_path / "source", NEW)
+    make(sandbox.path / "work", OLD)
+    before = look(sandbox.path / "work")
+    seen = []
+
+    def look_at_it() -> bool:
+        seen.append(look(sandbox.path / "work") == before)
+        return False
+
+    copy_in(tmp_path / "source", sandbox.fd, b"work", replace=True, cancelled=look_at_it)
+    assert len(seen) > 5
+    assert all(seen)
+
+
+@pytest.mark.parametrize("asked_before", [0, 2, 5, 9])
+def test_a_cancelled_replacement_leaves_the_old_tree_and_nothing_beside_it(
+    sandbox: Sandbox, tmp_path: Path, asked_before: int
+) -> None:
+    make(tmp_path / "source", NEW)
+    make(sandbox.path / "work", OLD)
+    before = look(sandbox.path / "work")
+    questions = iter(range(1_000))
+    with pytest.raises(SyncCancelledError) as caught:
+        copy_in(
+            tmp_path / "source", sandbox.fd, b"work", replace=True, cancelled=lambda: next(questions) >= asked_before
+        )
+    assert not hasattr(caught.value, "__notes__")
+    assert look(sandbox.path / "work") == before
+    assert os.listdir(sandbox.path) == ["work"]
+
+
+def test_a_directory_that_somebody_fills_while_it_is_removed_goes_all_the_same(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program in the sandbox whose current directory is the replaced one can still write there for a while."""
+    make(tmp_path / "source", NEW)
+    make(sandbox.path / "work", Directory({b"d": Directory({b"f": File()})}))
+    inside = os.open(sandbox.path / "work", os.O_RDONLY)
+    rmdir = os.rmdir
+    writes = iter(range(5))
+
+    def refill(name: bytes, *, dir_fd: int) -> None:
+        if next(writes, None) is not None:
+            os.close(os.open(b"more", os.O_CREAT | os.O_WRONLY, dir_fd=inside))
+        rmdir(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", refill)
+    copy_in(tmp_path / "source", sandbox.fd, b"work", replace=True)
+    monkeypatch.undo()
+    os.close(inside)
+    assert os.listdir(sandbox.path) == ["work"]
+    assert next(writes, None) is None
+
+
+def test_replace_and_delete_exclude_each_other(sandbox: Sandbox, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="one of them"):
+        copy_in(tmp_path, sandbox.fd, b"work", replace=True, delete=True)
+
+
+# Dry runs
+
+
+@pytest.mark.parametrize("options", [{}, {"delete": True}, {"replace": True}])
+@pytest.mark.parametrize("destination", [b"work", b"missing/work", b"."])
+def test_a_dry_run_tells_what_the_copy_does_and_writes_nothing(
+    sandbox: Sandbox, tmp_path: Path, options: dict[str, bool], destination: bytes
+) -> None:
+    new = Directory({**NEW.children, b"x.log": File(), b"fresh": Directory({b"d": Directory({}), b"f": File(b"12")})})
+    make(tmp_path / "source", new)
+    os.mkfifo(tmp_path / "source/fresh/fifo")
+    clash = ("file", "directory", "link", "below")
+    make(sandbox.path / "work", OLD)
+    if not options:
+        for name in clash:
+            path = sandbox.path / "work" / name
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    rules = selection("*.log")
+    before = look(tmp_path)
+
+    def run(*, dry_run: bool) -> SyncResult:
+        return copy_in(
+            tmp_path / "source",
+            sandbox.fd,
+            destination,
+            delete=options.get("delete", False),
+            replace=options.get("replace", False),
+            selection=rules,
+            dry_run=dry_run,
+        )
+
+    foreseen = run(dry_run=True)
+    assert look(tmp_path) == before
+    assert counts(foreseen) == counts(run(dry_run=False))
+    assert foreseen.files > 3
+    assert foreseen.excluded == 1
+
+
+@pytest.mark.parametrize("delete", [False, True])
+@pytest.mark.parametrize("target", ["mine", "missing/below", "mine/fresh"])
+def test_a_dry_run_outward_tells_what_the_copy_does_and_writes_nothing(
+    sandbox: Sandbox, tmp_path: Path, delete: bool, target: str
+) -> None:
+    make(sandbox.path / "out", Directory({**NEW.children, b"up": Link(b"../..")}))
+    make(tmp_path / "mine", OLD if delete else Directory({b"gone": File()}))
+    before = look(tmp_path)
+    foreseen = copy_out(sandbox.fd, b"out", tmp_path / target, delete=delete, dry_run=True)
+    single = copy_out(sandbox.fd, b"out/kept", tmp_path / target / "x", delete=delete, dry_run=True)
+    assert look(tmp_path) == before
+    assert counts(foreseen) == counts(copy_out(sandbox.fd, b"out", tmp_path / target, delete=delete))
+    assert counts(single) == counts(copy_out(sandbox.fd, b"out/kept", tmp_path / target / "x", delete=delete))
+
+
+@pytest.mark.parametrize("node", [File(b"text"), Link(b"text"), Directory({})])
+def test_a_dry_run_foresees_what_is_in_the_way(sandbox: Sandbox, tmp_path: Path, node: Node) -> None:
+    make(tmp_path / "source", Directory({b"x": node}))
+    other: Node = File(b"kept") if isinstance(node, Directory) else Directory({b"kept": File()})
+    make(sandbox.path / "work", Directory({b"x": other}))
+    before = look(sandbox.path)
+    for dry_run in (True, False):
+        with pytest.raises(TargetBusyError) as caught:
+            copy_in(tmp_path / "source", sandbox.fd, b"work", dry_run=dry_run)
+        assert caught.value.path == b"work/x"
+        assert _inside(look(sandbox.path)).keys() == _inside(before).keys()
+    foreseen = copy_in(tmp_path / "source", sandbox.fd, b"work", delete=True, dry_run=True)
+    assert look(sandbox.path).keys() == before.keys()
+    assert counts(foreseen) == counts(copy_in(tmp_path / "source", sandbox.fd, b"work", delete=True))
+
+
+# Whose it is
+
+
+@pytest.mark.parametrize("destination", [b"fresh/deep/work", b"there", b"."])
+def test_what_root_brings_into_a_sandbox_belongs_to_the_sandbox(
+    sandbox: Sandbox, tmp_path: Path, destination: bytes
+) -> None:
+    """As an ordinary user, there is only one to whom it can belong."""
+    make(tmp_path / "source", NEW)
+    (tmp_path / "single").write_bytes(b"x")
+    os.chmod(tmp_path / "single", 0o4755)
+    make(sandbox.path / "there", Directory({b"kept": File(b"old"), b"sub": Directory({}), b"link": File(b"old")}))
+    owner = (os.geteuid(), os.getegid())
+    if os.geteuid() == 0:
+        owner = (65_533, 65_532)
+        os.chown(sandbox.path, *owner)
+    existing = {sandbox.path / name for name in ("there", "there/sub")}
+    copy_in(tmp_path / "source", sandbox.fd, destination)
+    copy_in(tmp_path / "single", sandbox.fd, destination + b"/into/")
+    made = [path for path in sandbox.path.rglob("*") if path not in existing]
+    assert len(made) >= 10
+    for path in made:
+        status = path.lstat()
+        if destination == b"there" or not path.is_relative_to(sandbox.path / "there"):
+            assert (path, status.st_uid, status.st_gid) == (path, *owner)
+    into = sandbox.path / os.fsdecode(destination)
+    assert (into / "into/single").stat().st_mode & 0o7777 == 0o755
+    seen = _inside(look(into))
+    for at, what in _inside(look(tmp_path / "source")).items():
+        assert seen[at] == what
