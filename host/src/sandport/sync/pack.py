@@ -18,6 +18,7 @@ from sandport.sync.meter import Meter
 from sandport.sync.paths import leads_out
 from sandport.sync.result import SyncResult
 from sandport.sync.scan import Scanner, Totals, was_changed
+from sandport.sync.selection import Selection
 from sandport.sync.tar_write import TarWriter
 
 __all__ = ["pack_file", "pack_tree"]
@@ -31,6 +32,9 @@ def pack_tree(
     with_top: bool = False,
     meter: Meter,
     bounds: Bounds,
+    account: Ledger | None = None,
+    selection: Selection | None = None,
+    follow_symlinks: bool = False,
     totals: Totals | None = None,
 ) -> SyncResult:
     """Write the contents of one directory, and the end of the archive.
@@ -43,6 +47,9 @@ def pack_tree(
         with_top: Whether the directory itself is a member too, with its mode and time.
         meter: Polled and told of the progress.
         bounds: What may be taken.
+        account: What the result is made of; None for one of its own.
+        selection: What is left out.
+        follow_symlinks: Whether what a link leads to is packed in its place.
         totals: What `count_tree` found, if it was asked.
 
     Raises:
@@ -52,13 +59,20 @@ def pack_tree(
     """
     status = os.fstat(source_fd)
     if totals is None and meter.reports:
-        totals = count_tree(source_fd, meter, bounds, avoid=None)
+        totals = count_tree(source_fd, meter, bounds, avoid=None, selection=selection, follow_symlinks=follow_symlinks)
     if totals is not None:
         meter.begin(files_total=totals.files, bytes_total=totals.total_bytes)
     if with_top:
         writer.directory(prefix or b"./", status.st_mode & DIRECTORY_MODE_BITS, status.st_mtime_ns)
-    ledger = Ledger()
-    scanner = Scanner(source_fd, ledger, poll=meter.poll, max_entries=bounds.max_entries)
+    ledger = account or Ledger()
+    scanner = Scanner(
+        source_fd,
+        ledger,
+        poll=meter.poll,
+        max_entries=bounds.max_entries,
+        selection=selection,
+        follow_symlinks=follow_symlinks,
+    )
     _TreePack(scanner, writer, prefix, ledger, meter, bounds).run()
     writer.end()
     meter.finish()
@@ -134,6 +148,7 @@ def pack_file(
     mode: int | None,
     meter: Meter,
     path: bytes,
+    account: Ledger | None = None,
     max_bytes: int | None = None,
 ) -> SyncResult:
     """Write one file, and the end of the archive.
@@ -145,6 +160,7 @@ def pack_file(
         mode: Permission bits in place of the file's own.
         meter: Polled and told of the progress.
         path: How messages and the result call the source.
+        account: What the result is made of; None for one of its own.
         max_bytes: The largest size to take.
 
     Raises:
@@ -162,7 +178,7 @@ def pack_file(
     wanted = before.st_mode & FILE_MODE_BITS if mode is None else mode
     given = writer.file(name, wanted, size_bytes, before.st_mtime_ns, source_fd, advance=meter.advance)
     writer.end()
-    ledger = Ledger()
+    ledger = account or Ledger()
     ledger.files = 1
     ledger.total_bytes = size_bytes
     if given != size_bytes:
