@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from msgspec import Raw, Struct
 
@@ -25,6 +25,7 @@ from sandport_protocol.events import HelloReceived, HostEvent, NotificationRecei
 from sandport_protocol.host_connection import HostConnection
 from sandport_protocol.limits import DEFAULTS, Limits
 from sandport_protocol.methods import METHODS
+from sandport_protocol.octets import Octets
 from sandport_protocol.v1 import (
     FailedParams,
     InitializeParams,
@@ -35,12 +36,22 @@ from sandport_protocol.v1 import (
     ShutdownParams,
     StreamEnd,
     StreamName,
+    SyncInParams,
+    SyncInResult,
+    SyncOutParams,
+    SyncOutResult,
     new_sandbox_id,
 )
 from sandport_protocol.versions import SUPPORTED
 
+from .archive_end import ArchiveEnd
+from .archive_socket import ArchiveSocket
 from .dispatch import Dispatcher
 from .v1.provider import Provider
+
+__all__ = ["ArchiveSocket", "CreditMode", "HostInMemory", "Request", "new_id"]
+
+_T = TypeVar("_T")
 
 CreditMode = Literal["automatic", "manual"]
 """Whether the host takes live output at once, or only what a test asks for with `Request.give_credit`."""
@@ -234,6 +245,37 @@ class HostInMemory:
         """
         return await self.start(method, params).result()
 
+    async def sync_in(self, sandbox_id: str, path: Octets, archive: bytes) -> SyncInResult:
+        """Send an archive through a socket and wait for the result; `ArchiveSocket` does it step by step.
+
+        Raises:
+            errors.WireError: The call failed; the class says how.
+            AssertionError: `bytes` is not what was sent.
+        """
+        async with ArchiveSocket() as bulk:
+            request = self.start("syncIn", SyncInParams(sandbox_id=sandbox_id, socket=bulk.path, path=path))
+            result: SyncInResult
+            result, _ = await _beside(request, bulk.send(archive))
+            assert result.bytes == len(archive), f"bytes is {result.bytes}, {len(archive)} were sent"
+            return result
+
+    async def sync_out(self, sandbox_id: str, path: Octets) -> tuple[SyncOutResult, bytes]:
+        """Take an archive through a socket: the result, and what came.
+
+        Raises:
+            errors.WireError: The call failed; the class says how.
+            AssertionError: `bytes` is not what came, or the archive has no end mark.
+        """
+        async with ArchiveSocket() as bulk:
+            request = self.start("syncOut", SyncOutParams(sandbox_id=sandbox_id, socket=bulk.path, path=path))
+            result: SyncOutResult
+            result, archive = await _beside(request, bulk.receive())
+            assert result.bytes == len(archive), f"bytes is {result.bytes}, {len(archive)} came"
+            end = ArchiveEnd()
+            end.feed(memoryview(archive))
+            assert end.is_complete, "the archive has no end mark"
+            return result, archive
+
     async def end_input(self) -> int:
         """Go away without a word, as a host does that died; the exit code of the worker."""
         assert self._worker is not None
@@ -306,6 +348,17 @@ class HostInMemory:
         request._news.set()
         if self._credit == "automatic" and piece.data:
             request.give_credit(piece.stream, len(piece.data))
+
+
+async def _beside(request: Request, moving: Coroutine[Any, Any, _T]) -> tuple[Any, _T]:
+    """The result of a call and what moved meanwhile; the call's error where it fails, whatever moved until then."""
+    task = asyncio.ensure_future(moving)
+    try:
+        result = await request.result()
+        return result, await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)  # its end says nothing that the call's does not
 
 
 def _number(request_id: int | str) -> int:
