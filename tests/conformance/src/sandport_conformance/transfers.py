@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 _LONGEST_PATH_BYTES = 107
-_PIECE_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 18
 _TICK_S = 0.05
 """How often a thread that waits for a worker looks whether anybody still waits for it."""
 
@@ -83,12 +83,11 @@ class Door:
 
     def _run(self) -> None:
         try:
-            while not select.select([self._listener], [], [], _TICK_S)[0]:
-                if self._given_up.is_set():
-                    return
+            if not self.until_possible(self._listener, to_write=False):
+                return
             connection, _ = self._listener.accept()
             with connection:
-                connection.settimeout(_TICK_S)
+                connection.setblocking(False)
                 self.connected.set()
                 self.serve(connection)
         finally:
@@ -107,12 +106,12 @@ class Door:
 
     def until_possible(self, connection: socket.socket, *, to_write: bool) -> bool:
         """Wait until a connection can be used; False where nobody waits for us any more."""
-        while True:
-            ready = select.select([] if to_write else [connection], [connection] if to_write else [], [], _TICK_S)
-            if ready[0] or ready[1]:
-                return True
+        poll = select.poll()
+        poll.register(connection, select.POLLOUT if to_write else select.POLLIN)
+        while not poll.poll(_TICK_S * 1_000):
             if self._given_up.is_set():
                 return False
+        return True
 
 
 class Feed(Door):
@@ -153,7 +152,7 @@ class Feed(Door):
         while left:
             if not self.until_possible(connection, to_write=True):
                 return False
-            sent = connection.send(left[:_PIECE_BYTES])
+            sent = connection.send(left)
             left = left[sent:]
             self.moved_bytes += sent
         return True
@@ -164,7 +163,8 @@ class Drain(Door):
 
     Args:
         timeout_s: How long the worker may take.
-        begin: Read nothing before this is set; at once where None.
+        gate: Read no more than `free` bytes before this is set; None for no such gate.
+        free: How many bytes are read before the gate.
         most: Close the connection after so many bytes.
         keep: Whether `data` is wanted; else bytes are only counted.
 
@@ -173,18 +173,24 @@ class Drain(Door):
     """
 
     def __init__(
-        self, *, timeout_s: float, begin: threading.Event | None = None, most: int | None = None, keep: bool = True
+        self,
+        *,
+        timeout_s: float,
+        gate: threading.Event | None = None,
+        free: int = 0,
+        most: int | None = None,
+        keep: bool = True,
     ) -> None:
         super().__init__(timeout_s=timeout_s)
-        self._begin, self._most, self._keep = begin, most, keep
+        self._gate, self._free, self._most, self._keep = gate, free, most, keep
         self.data = bytearray()
 
     def serve(self, connection: socket.socket) -> None:
         """Take everything."""
-        if self._begin is not None and not self.wait_for(self._begin):
-            return
         try:
             while self._most is None or self.moved_bytes < self._most:
+                if self._gate is not None and self.moved_bytes >= self._free and not self.wait_for(self._gate):
+                    return
                 if not self.until_possible(connection, to_write=False):
                     return
                 piece = connection.recv(_PIECE_BYTES)

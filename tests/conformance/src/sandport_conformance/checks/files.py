@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import base64
 import random
-import threading
 from collections.abc import Iterable
 
 from sandport_conformance.archives import Entry, Tree, archive, directory, file, read, tree
 from sandport_conformance.declaration import Needs
+from sandport_conformance.home import wait_until
 from sandport_conformance.lab import Lab
-from sandport_conformance.outcomes import Failed, NotApplicable, expect
+from sandport_conformance.outcomes import NotApplicable, TimedOut, expect
 from sandport_conformance.sandbox import Live, Sandbox
 from sandport_conformance.schema import Json
 from sandport_conformance.session import Id, show_error
-from sandport_conformance.transfers import Drain, Feed
+from sandport_conformance.transfers import Door, Drain, Feed
 
 SYNC = Needs(groups=("sync",), commands=("pack", "unpack"))
 """What a check of `syncIn` and `syncOut` needs; it looks at the sandbox by commands."""
@@ -38,7 +38,8 @@ def send(lab: Lab, sandbox: Sandbox, data: bytes, path: object) -> Json:
     """Send an archive with `syncIn`; its result, whose count must be true."""
     with Feed([data], timeout_s=lab.times.call_s) as feed:
         result = sandbox.session.call("syncIn", sandbox.params(socket=feed.path, path=path))
-        expect_true_count(result, feed.settled() and feed.moved_bytes, len(data), "syncIn")
+        expect(feed.settled(), "syncIn was answered, and its connection is still open")
+        expect_true_count(result, feed.moved_bytes, len(data), "syncIn")
         expect(feed.connections == 1, f"syncIn connected {feed.connections} times to its socket")
         expect(not feed.said, f"syncIn wrote {feed.said[:60]!r} to its socket")
         return result
@@ -51,7 +52,7 @@ def send_tree(lab: Lab, sandbox: Sandbox, entries: Iterable[Entry], path: object
     return sent
 
 
-def expect_true_count(result: Json, moved: object, whole: int, what: str) -> None:
+def expect_true_count(result: Json, moved: int, whole: int, what: str) -> None:
     """Hold `bytes` to what really went through the socket."""
     said = result["bytes"]
     expect(said == moved == whole, f"{what} answers {said} bytes; {moved} went through its socket, of {whole}")
@@ -159,15 +160,18 @@ def outcome(body: Json) -> str:
     return f"the result {body.get('result')!r:.200}"
 
 
-def wait_broken(feed: Feed, more: threading.Event) -> bool:
-    """Whether a worker has closed the socket of a `syncIn` that still has something to send."""
-    more.set()
-    return feed.settled() and feed.broken
+def begin_in(sandbox: Sandbox, feed: Feed, path: object) -> Id:
+    """Ask for a `syncIn`, and come back at once."""
+    return sandbox.session.request("syncIn", sandbox.params(socket=feed.path, path=path))
 
 
-def answered(sandbox: Sandbox, request_id: Id, what: str) -> Json:
-    """The answer to a call, which must be an error."""
-    body = sandbox.session.answer(request_id).body
-    if "error" not in body:
-        raise Failed(f"{what} was answered with {outcome(body)}")
-    return sandbox.session.error_of(request_id)
+def begin_out(sandbox: Sandbox, drain: Drain, path: object) -> Id:
+    """Ask for a `syncOut`, and come back at once."""
+    return sandbox.session.request("syncOut", sandbox.params(socket=drain.path, path=path))
+
+
+def wait_moved(lab: Lab, door: Door, size: int, what: str) -> None:
+    """Wait until so many bytes have gone through a socket."""
+    if not wait_until(lambda: door.moved_bytes >= size, lab.times.call_s):
+        state = "is connected" if door.connected.is_set() else "has not connected"
+        raise TimedOut(f"{what}: {door.moved_bytes} bytes of {size} went through its socket; the worker {state}")

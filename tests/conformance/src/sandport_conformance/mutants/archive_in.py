@@ -38,12 +38,12 @@ class Source:
     """A stream that is read to its end and counted."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+        self.connection = connection
         self.total = 0
 
     def some(self, most: int) -> bytes:
         """At most so many bytes; none at the end of the stream."""
-        data = self._connection.recv(min(most, PIECE_BYTES))
+        data = self.connection.recv(min(most, PIECE_BYTES))
         self.total += len(data)
         return data
 

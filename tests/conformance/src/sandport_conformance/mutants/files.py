@@ -26,6 +26,8 @@ class Files:
         leases: The sandboxes that files go into and come from.
     """
 
+    source_class: type[Source] = Source
+
     def __init__(self, leases: Leases) -> None:
         self.leases = leases
 
@@ -71,10 +73,10 @@ class Files:
         """Unpack what the host sends."""
         path = self.path_of(call)
         with self.connected(call) as connection:
-            source = Source(connection)
+            source = self.source_class(connection)
             try:
                 self.unpack(call, source, self.open_top(path))
-                source.rest()
+                self.read_rest(source)
             except (Cut, ConnectionError, BrokenPipeError, Malformed, LeadsOut, Refused, OSError) as error:
                 if call.cancelled.is_set():
                     raise self.leases.cancelled_error from None
@@ -82,6 +84,10 @@ class Files:
             if call.cancelled.is_set():
                 raise self.leases.cancelled_error
             return {"bytes": self.counted(source.total)}
+
+    def read_rest(self, source: Source) -> None:
+        """Read what follows the archive."""
+        source.rest()
 
     def open_top(self, path: bytes) -> int:
         """A descriptor of the directory that the archive goes into."""
