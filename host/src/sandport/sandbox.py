@@ -1,4 +1,7 @@
-"""One sandbox that this host holds a lease on: commands, processes, files."""
+"""One sandbox that this host holds a lease on: commands, processes, files.
+
+Why so long: it is the whole of what an embedder does with a sandbox, each call with its promises.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ from .errors import (
     SandportError,
     UsageError,
 )
-from .files import OnProgress, copy_from, copy_into
+from .files import READ_BYTES, Choice, Files, OnProgress
 from .lane import OutputLane
 from .lease.attachment import Attachment
 from .lease.request import LeaseRequest
@@ -52,6 +55,7 @@ from .outcome import Outcome
 from .process import Process
 from .store.records import Ref
 from .verdict import outcome_of, with_partial
+from .worker.client import WorkerClient
 
 if TYPE_CHECKING:
     from .sync import HostPath, SyncResult
@@ -112,6 +116,8 @@ class Sandbox:
         # More commands than the sandbox runs at once wait here; one place is kept for files and the bridge.
         places = lease.max_processes
         self._places = contextlib.nullcontext() if places is None else asyncio.Semaphore(max(1, places - 1))
+        self._place_apart = self._places if places is None or places < 2 else asyncio.Semaphore(1)
+        self._files = Files(self, timing)
 
     @property
     def working_directory(self) -> bytes:
@@ -376,27 +382,53 @@ class Sandbox:
         remote: Argument = ".",
         *,
         mode: int | None = None,
+        exclude: Sequence[str] = (),
+        gitignore: bool = False,
+        follow_symlinks: bool = False,
+        replace: bool = False,
+        delete: bool = False,
+        dry_run: bool = False,
         on_progress: OnProgress | None = None,
     ) -> SyncResult:
-        """Copy a file or a tree of this machine into the sandbox.
+        """Copy a file or a tree of this machine into the sandbox: content, modes, times, links, names of any bytes.
+
+        It goes the best way that the provider has: directly into a directory of this machine, over a socket, or over a
+        command. Options, results and errors are the same. Over a command the sandbox needs sh, tar, mv, mkdir, rm and
+        chmod (find and xargs for `delete`); a tar that keeps less than nanoseconds, or no times of links (BusyBox),
+        loses those.
 
         Args:
-            local: A file or a directory; the contents of a directory become contents of `remote`.
-            remote: Relative to the working directory; a directory, or the file's new name.
+            local: A file or a directory; the contents of a directory become contents of `remote`. Links in it stay
+                links.
+            remote: In or below the working directory: a directory, or the file's new name. Made with its parents; a
+                directory that is there keeps its own mode.
             mode: Permission bits for a single file in place of its own, e.g. 0o600; never wider on the way.
-            on_progress: Told how far it is, from another thread, at most ten times a second.
+            exclude: What is left out, in gitignore's patterns, relative to `local`.
+            gitignore: Leave out what the tree's own `.gitignore` files say as well.
+            follow_symlinks: Copy what links lead to in their place.
+            replace: Destroy what is at `remote`, then put the new in its place.
+            delete: Remove from `remote` what `local` has not, but nothing that is left out.
+            dry_run: Write nothing; the result says what would have been done.
+            on_progress: Told how far it is, in files and bytes, from another thread, at most ten times a second.
 
         Returns:
             What was written, and what was left out and why.
 
         Raises:
-            SyncError: Nothing is half written; the message names the path and what to do.
-            NotSupported: The provider's sandboxes are not on this machine.
+            SyncError: The message names the path and what to do; what is in place is whole. Its kinds: SourceMissing,
+                TargetBusy, PathOutsideRoot, SpaceExhausted and others, see `sandport.sync.errors`.
+            PathOutsideRoot: `remote` is absolute and not below the working directory.
+            SandportError: The sandbox or its worker failed.
+            ValueError: The options make no sense together.
 
         Repeat: writes the same files again.
-        Cancel: files that are complete stay, the one that was being written does not appear.
+        Cancel: files that are complete stay, the one that was being written does not appear; returns within the close
+        grace.
         """
-        return await copy_into(self.lease, local, os.fsencode(remote), mode=mode, on_progress=on_progress)
+        choice = Choice(exclude=tuple(exclude), gitignore=gitignore, follow_symlinks=follow_symlinks, delete=delete)
+        return await self._files.sync_in(
+            local, os.fsencode(remote), mode=mode, choice=choice, replace=replace, dry_run=dry_run, tell=on_progress
+        )
 
     async def sync_out(
         self,
@@ -404,38 +436,121 @@ class Sandbox:
         local: HostPath,
         *,
         mode: int | None = None,
+        exclude: Sequence[str] = (),
+        gitignore: bool = False,
+        delete: bool = False,
+        dry_run: bool = False,
         max_bytes: int | None = None,
         max_entries: int | None = None,
         on_progress: OnProgress | None = None,
     ) -> SyncResult:
-        """Copy a file or a tree of the sandbox to this machine; nothing here is deleted, files are replaced whole.
+        """Copy a file or a tree of the sandbox to this machine; files are replaced whole.
+
+        Nothing here is deleted unless `delete` asks for it, and whatever the sandbox sends, nothing outside of `local`
+        is written. The ways are those of `sync_in`; what comes as an archive is staged whole beside `local` first, so
+        past a ceiling, or where it was cut, nothing is written.
 
         Args:
-            remote: Relative to the working directory.
-            local: The target on this machine.
+            remote: In or below the working directory. Links in it are resolved as long as they stay below.
+            local: The target on this machine; made with its parents.
             mode: Permission bits for a single file in place of its own.
+            exclude: What is left out, in gitignore's patterns, relative to `remote`.
+            gitignore: Leave out what the tree's own `.gitignore` files say as well.
+            delete: Remove from `local` what `remote` has not, but nothing that is left out. Refused for `/`, the home
+                directory, what lies above the current directory, and the root of a git work tree.
+            dry_run: Write nothing; the result says what would have been done.
             max_bytes, max_entries: Ceilings on what is taken; 8 GiB and 1,000,000 by default.
-            on_progress: As in `sync_in`.
+            on_progress: As in `sync_in`; where an archive comes, bytes so far and no totals until it is whole.
 
         Returns:
             What was written; links that lead out of the tree are in `refused` and were not.
 
         Raises:
-            SyncError: The message names the path and what to do.
-            NotSupported: The provider's sandboxes are not on this machine.
+            SyncError: As `sync_in`; SourceMissing where there is nothing at `remote`, TooLarge past a ceiling,
+                UnsafeTarget where `delete` is refused.
+            PathOutsideRoot: `remote` is absolute and not below the working directory.
+            SandportError: The sandbox or its worker failed.
+            ValueError: The options make no sense together.
 
         Repeat: writes the same files again.
-        Cancel: files that are complete stay, the one that was being written does not appear.
+        Cancel: files that are complete stay, the one that was being written does not appear; returns within the close
+        grace.
         """
-        return await copy_from(
-            self.lease,
+        choice = Choice(exclude=tuple(exclude), gitignore=gitignore, delete=delete)
+        return await self._files.sync_out(
             os.fsencode(remote),
             local,
             mode=mode,
+            choice=choice,
+            dry_run=dry_run,
             max_bytes=max_bytes,
             max_entries=max_entries,
-            on_progress=on_progress,
+            tell=on_progress,
         )
+
+    async def read_bytes(self, remote: Argument, *, max_bytes: int = READ_BYTES) -> bytes:
+        """The content of one file of the sandbox.
+
+        Args:
+            remote: In or below the working directory; links in it are resolved as long as they stay below.
+            max_bytes: How much is taken at most; 64 MiB by default.
+
+        Raises:
+            SyncError: SourceMissing where there is nothing, TooLarge where it is larger, or it is a directory or
+                cannot be read.
+            SandportError: The sandbox or its worker failed.
+
+        Repeat: reads again.
+        Cancel: nothing is left.
+        """
+        return await self._files.read_bytes(os.fsencode(remote), max_bytes=max_bytes)
+
+    async def write_bytes(self, remote: Argument, data: bytes | bytearray | memoryview, *, mode: int = 0o644) -> None:
+        """Make a file in the sandbox; one that is there is replaced whole.
+
+        Args:
+            remote: In or below the working directory; directories on the way are made.
+            data: Its content.
+            mode: Its permission bits, which are never wider on the way.
+
+        Raises:
+            SyncError: TargetBusy where a directory has that name, and others; the file is as it was.
+            SandportError: The sandbox or its worker failed.
+
+        Repeat: writes it again.
+        Cancel: the file is as it was, or has all of `data`.
+        """
+        await self._files.write_bytes(os.fsencode(remote), data, mode=mode)
+
+    async def run_apart(
+        self, argv: list[Argument], *, stdin: bytes = b"", on_output: OnOutput | None = None, limit_bytes: int
+    ) -> Outcome:
+        """`execute` for the host's own use: in the place that is kept for it, with as much input as fits in a frame."""
+        line = command_line(argv, shell=None, cwd=None, env=self._env, user=None, timeout_s=None)
+        self._refuse_outliving(line, None)
+        captures, spilled = _captures(contextlib.ExitStack(), limit_bytes, None)
+        params = _build(ExecuteParams, sandbox_id=self.id, stdin=stdin, live=True, **line.members())
+        async with self._place_apart:
+            return await self.attachment.limited(
+                lambda: self._execute(params, line, captures, spilled, on_output), patience_s=LONGEST_S, repeats=False
+            )
+
+    @contextlib.asynccontextmanager
+    async def start_apart(self, argv: list[Argument], *, limit_bytes: int) -> AsyncIterator[Process]:
+        """`start` for the host's own use, with an open input."""
+        line = command_line(argv, shell=None, cwd=None, env=self._env, user=None, timeout_s=None)
+        self._refuse_outliving(line, None)
+        captures: dict[StreamName, Capture] = {name: Capture(limit_bytes) for name in _STREAMS}
+        async with self._place_apart, self._running(line, stdin=True, pty=None, captures=captures) as process:
+            yield process
+
+    async def client(self) -> WorkerClient:
+        """The worker that serves now, with this sandbox attached to it."""
+        return (await self.attachment.worker()).client
+
+    async def groups(self) -> frozenset[str]:
+        """The optional groups of methods that this sandbox has."""
+        return (await self.attachment.worker()).groups - frozenset(self.lease.without)
 
     # -------------------------------------------------------------- calls
 

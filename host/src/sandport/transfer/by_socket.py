@@ -1,0 +1,286 @@
+"""An archive over a Unix socket of this side's: one connection of one worker, watched together with its call.
+
+Whichever of the two fails first decides, and the other is ended. The socket stands in a folder that only this user may
+enter, made for one call and gone after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+from sandport.closing import finished
+from sandport.errors import ProtocolViolation, SandportError, Unavailable
+from sandport.transfer.handover import apart
+from sandport.transfer.patience import Patience
+from sandport.transfer.shell import Commands, stalled
+from sandport_protocol.octets import pack
+from sandport_protocol.v1 import (
+    SOCKET_PATH_BYTES,
+    SyncInParams,
+    SyncInResult,
+    SyncOutParams,
+    SyncOutResult,
+)
+
+__all__ = ["Line", "receive", "send"]
+
+_LOOKS: Final = 8
+"""How often, in the time that a stream may stand still, somebody looks whether it does."""
+
+_PIECE_BYTES: Final = 1 << 20
+
+
+class Line:
+    """This side's end of the connection, for the thread that uses it.
+
+    Attributes:
+        moved_bytes: How much has passed so far.
+        count: Tells that where the kernel moves bytes past this object.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(True)
+        self._connection = connection
+        self.moved_bytes = 0
+        self.count: Callable[[], int] = lambda: self.moved_bytes
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self._connection.fileno()
+
+    def write(self, data: bytes | memoryview, /) -> None:
+        """Send all of it."""
+        self._connection.sendall(data)
+        self.moved_bytes += len(data)
+
+    def read_into(self, buffer: memoryview) -> int:
+        """Receive some bytes; 0 at the end."""
+        size = self._connection.recv_into(buffer)
+        self.moved_bytes += size
+        return size
+
+    def end(self) -> None:
+        """Nothing more is sent."""
+        self._connection.shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        """Break it off; whoever waits in it goes on with an error. From any thread."""
+        with contextlib.suppress(OSError):  # it is broken off already
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give the descriptor back; nobody may use it any more."""
+        self._connection.close()
+
+
+async def send(commands: Commands, path: bytes, pack_into: Callable[[Line], int], patience: Patience) -> None:
+    """Have the worker unpack below a path what `pack_into` writes.
+
+    Args:
+        commands: The sandbox.
+        path: Below its working directory.
+        pack_into: Writes the archive, in a thread of its own, and says how many bytes it was; stopped by an error of
+            the connection.
+        patience: The bounds.
+
+    Raises:
+        Unavailable: The worker could not come to the socket; with `dispatched` no nothing has happened.
+        ProtocolViolation: What the worker says is not what was sent.
+        SandportError: What the worker said, or `pack_into` raised.
+
+    Cancel: breaks the stream off, waits for the worker's answer at most its cancel grace.
+    """
+
+    def work(line: Line) -> int:
+        size = pack_into(line)
+        line.end()
+        return size
+
+    async with _meeting() as (name, listener):
+        call = asyncio.ensure_future(
+            commands.call(
+                "syncIn",
+                SyncInParams(sandbox_id=commands.id, socket=name, path=pack(path)),
+                SyncInResult,
+                deadline_s=None,
+            )
+        )
+        await _Exchange(listener, call, patience, "syncIn").run(work, may_answer_early=False)
+
+
+async def receive(
+    commands: Commands, path: bytes, take: Callable[[memoryview], None], patience: Patience
+) -> tuple[str, ...]:
+    """Have the worker send an archive of a path; what it has to say of it.
+
+    Args:
+        commands: The sandbox.
+        path: Absolute.
+        take: Takes each piece, in a thread of its own; what it raises ends the transfer.
+        patience: The bounds.
+
+    Raises, Cancel: As `send`.
+    """
+
+    def work(line: Line) -> int:
+        total = 0
+        buffer = memoryview(bytearray(_PIECE_BYTES))
+        while size := line.read_into(buffer):
+            take(buffer[:size])
+            total += size
+        return total
+
+    async with _meeting() as (name, listener):
+        call: asyncio.Future[SyncOutResult] = asyncio.ensure_future(
+            commands.call(
+                "syncOut",
+                SyncOutParams(sandbox_id=commands.id, socket=name, path=pack(path)),
+                SyncOutResult,
+                deadline_s=None,
+            )
+        )
+        await _Exchange(listener, call, patience, "syncOut").run(work, may_answer_early=True)
+        return call.result().notes
+
+
+@contextlib.asynccontextmanager
+async def _meeting() -> AsyncIterator[tuple[str, socket.socket]]:
+    """A socket that listens, in a folder of its own."""
+    folder = _short_folder()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            name = os.path.join(folder, "s")
+            listener.bind(name)
+            listener.listen(1)
+            listener.setblocking(False)
+            yield name, listener
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _short_folder() -> str:
+    """A folder for this user alone whose path leaves room for a socket's name."""
+    for where in (None, "/tmp"):
+        folder = tempfile.mkdtemp(prefix="sandport-", dir=where)
+        if len(os.fsencode(folder)) + 2 <= SOCKET_PATH_BYTES:
+            return folder
+        os.rmdir(folder)
+    raise Unavailable("no temporary folder has a path short enough for a socket; set TMPDIR to /tmp", dispatched="no")
+
+
+class _Exchange:
+    """One call, one connection, one thread."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        call: asyncio.Future[SyncInResult] | asyncio.Future[SyncOutResult],
+        patience: Patience,
+        method: str,
+    ) -> None:
+        self._listener = listener
+        self._call = call
+        self._patience = patience
+        self._method = method
+
+    async def run(self, work: Callable[[Line], int], *, may_answer_early: bool) -> None:
+        line: Line | None = None
+        stream: asyncio.Future[int] | None = None
+        try:
+            line = await self._connected(may_answer_early=may_answer_early)
+            stream = apart(lambda: work(line))
+            moved_bytes = await self._streamed(line, stream, may_answer_early=may_answer_early)
+            await self._settled(moved_bytes)
+        finally:
+            await finished(self._end(line, stream))
+
+    async def _connected(self, *, may_answer_early: bool) -> Line:
+        """The one connection; nobody else gets one after it."""
+        accepting = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(self._listener))
+        try:
+            await asyncio.wait(
+                (accepting, self._call), timeout=self._patience.connect_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if accepting.done():
+                return Line(accepting.result()[0])
+        finally:
+            accepting.cancel()
+            await asyncio.wait((accepting,))
+        if accepting.done() and not accepting.cancelled() and accepting.exception() is None:
+            return Line(accepting.result()[0])
+        if self._call.done():
+            self._call.result()
+            if may_answer_early:
+                # It may have connected, sent all and answered before this side looked.
+                with contextlib.suppress(BlockingIOError):
+                    return Line(self._listener.accept()[0])
+            raise self._lie("it answered and had not come to the socket")
+        raise Unavailable(
+            f"the worker did not come to the socket of {self._method} for {self._patience.connect_s:g} s",
+            dispatched="unknown",
+        )
+
+    async def _streamed(self, line: Line, stream: asyncio.Future[int], *, may_answer_early: bool) -> int:
+        """How many bytes passed, once all of them have."""
+        self._listener.close()
+        looks_s = self._patience.stall_s / _LOOKS
+        still, last = 0, -1
+        waiting: set[asyncio.Future[Any]] = {stream, self._call}
+        while not stream.done():
+            await asyncio.wait(waiting, timeout=looks_s, return_when=asyncio.FIRST_COMPLETED)
+            if stream.done():
+                break
+            if self._call.done():
+                self._call.result()
+                if not may_answer_early:
+                    raise self._lie("it answered before it had read everything")
+                waiting.discard(self._call)
+            moved = line.count()
+            still = still + 1 if moved == last else 0
+            last = moved
+            if still >= _LOOKS:
+                raise stalled("no byte moved between this machine and the sandbox", self._patience.stall_s)
+        error = stream.exception()
+        if isinstance(error, OSError) and not isinstance(error, SandportError):
+            await self._broken(error)
+        return stream.result()
+
+    async def _broken(self, error: OSError) -> None:
+        """The worker closed its end early: its answer says why, if one comes."""
+        await asyncio.wait((self._call,), timeout=self._patience.close_s / 2)
+        if self._call.done():
+            self._call.result()
+        raise self._lie(f"it closed the socket before it had everything ({error.strerror or error})") from error
+
+    async def _settled(self, moved_bytes: int) -> None:
+        """Hold the answer against what passed."""
+        await asyncio.wait((self._call,), timeout=self._patience.settle_s)
+        if not self._call.done():
+            raise stalled(f"the worker did not answer {self._method} after the last byte", self._patience.settle_s)
+        told = self._call.result().bytes
+        if told != moved_bytes:
+            raise self._lie(f"it tells of {told} bytes, and {moved_bytes} passed")
+
+    async def _end(self, line: Line | None, stream: asyncio.Future[int] | None) -> None:
+        """End what still goes on, and wait for it."""
+        self._call.cancel()
+        if line is not None:
+            line.cut()
+        open_ones = [future for future in (self._call, stream) if future is not None]
+        # The call bounds itself by its cancel grace; the thread ends with the connection that it works with.
+        await asyncio.wait(open_ones, timeout=self._patience.close_s)
+        for future in open_ones:
+            if future.done() and not future.cancelled():
+                future.exception()  # seen: what decided is raised already
+        if line is not None and (stream is None or stream.done()):
+            line.close()
+
+    def _lie(self, what: str) -> ProtocolViolation:
+        return ProtocolViolation(f"the worker's {self._method} cannot be believed: {what}", dispatched="unknown")
