@@ -15,7 +15,7 @@ import pytest
 
 from providers.local.tests.machine import state_of, until
 from sandport_provider_local import cgroups
-from sandport_provider_local.cgroups import Cgroup, find_hierarchies, leftovers
+from sandport_provider_local.cgroups import Cgroup, Hierarchy, find_hierarchies, leftovers
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 MIB = 1024 * 1024
@@ -413,3 +413,58 @@ def test_version_2_without_its_kill_freezes_first(unified: dict[str, str]) -> No
             assert process.wait() == -signal.SIGKILL
     finally:
         assert Cgroup.discard(name, **unified) is True
+
+
+@pytest.fixture
+def handed_down(unified: dict[str, str]) -> Iterator[tuple[Hierarchy, str]]:
+    """The tree of version 2 with a controller of its that can be handed down; what it handed down before it does again.
+
+    A hybrid machine's has none of the three that limit a sandbox; the kernel's rules are the same for each.
+    """
+    tree = find_hierarchies(**unified).v2
+    assert tree is not None
+    controller = next(name for name in ("pids", "hugetlb", "rdma", "misc", "perf_event") if tree.offers(name))
+    place = cgroups._place(tree, [controller])
+    control = Path(place, "cgroup.subtree_control")
+    before = control.read_text().split()
+    yield Hierarchy(2, place, (place,), read_only=False), controller
+    if controller not in before:
+        control.write_text(f"-{controller}")
+
+
+def test_version_2_has_its_controllers_also_when_sandboxes_come_and_go_at_once(
+    handed_down: tuple[Hierarchy, str],
+) -> None:
+    # The directory above is removed and made anew between any two steps; its controllers show before they are there.
+    tree, controller = handed_down
+
+    def come_and_go(name: str) -> bool:
+        cgroup = Cgroup(name, [cgroups._make(2, tree.mount, name, [controller])])
+        try:
+            has_files = any(file.startswith(controller + ".") for file in os.listdir(cgroup.paths[0]))
+            said = Path(cgroup.paths[0], "cgroup.controllers").read_text().split()
+            return has_files and controller in said
+        finally:
+            cgroup.remove()
+
+    with ThreadPoolExecutor(max_workers=4) as threads:
+        assert all(threads.map(come_and_go, [new_name() for _ in range(200)]))
+
+
+def test_version_2_lets_no_cgroup_with_processes_hand_down_and_we_say_so_before_it_does(
+    handed_down: tuple[Hierarchy, str],
+) -> None:
+    tree, controller = handed_down
+    cgroup = Cgroup("x", [cgroups._make(2, tree.mount, new_name(), [controller])])
+    try:
+        (path,) = cgroup.paths
+        assert cgroups._hindrance(2, path, [controller]) is None
+        with started(cgroup, SLEEPS) as process:
+            assert line_of(process) == "runs"
+            assert "holds processes itself" in str(cgroups._hindrance(2, path, [controller]))
+            with pytest.raises(OSError, match="busy") as refused:
+                Path(path, "cgroup.subtree_control").write_text(f"+{controller}")
+            assert refused.value.errno == errno.EBUSY
+            assert cgroup.kill() == []
+    finally:
+        cgroup.remove()

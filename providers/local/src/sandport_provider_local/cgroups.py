@@ -53,6 +53,8 @@ PAUSE_S = 0.001
 LONGEST_PAUSE_S = 0.05
 STOP_PASSES = 50
 """Looks for what a process forked while it was being stopped; only where no limit of processes can end the forking."""
+BUSY_TRIES = 100
+"""Tries to hand down a controller from a cgroup that is empty and does not know it yet; `PAUSE_S` between them."""
 MADE_AGAIN = 100
 """Tries to make a directory whose parent somebody else removes at the same moment because it was empty."""
 
@@ -209,9 +211,9 @@ def _unescaped(field: str) -> str:
 
 
 def _below_root(point: str, root: str) -> str | None:
-    if point == ROOT:
-        return root
-    return root + point[len(ROOT) :] if point.startswith(ROOT + "/") else None
+    if point != ROOT and not point.startswith(ROOT + "/"):
+        return None
+    return None if ".." in point.split("/") else root + point[len(ROOT) :]
 
 
 def _chain(mount: str, top: str, own: str | None) -> tuple[str, ...]:
@@ -338,7 +340,7 @@ def _hindrance(version: int, directory: str, wanted: list[str]) -> str | None:
     kind = " ".join(_words(os.path.join(directory, "cgroup.type")))
     if kind not in ("", "domain"):
         return f"{directory} is of the kind {kind!r}, which cannot hold processes with limits of their own"
-    closed = [name for name in wanted if name not in _words(os.path.join(directory, "cgroup.subtree_control"))]
+    closed = _closed(directory, wanted)
     is_top = not os.path.exists(os.path.join(directory, "cgroup.type"))
     if closed and not is_top and _members(directory):
         return (
@@ -356,6 +358,12 @@ def _hindrance(version: int, directory: str, wanted: list[str]) -> str | None:
             "anew"
         )
     return None
+
+
+def _closed(directory: str, controllers: list[str]) -> list[str]:
+    """Those that the cgroup does not hand down yet."""
+    open_ = _words(os.path.join(directory, "cgroup.subtree_control"))
+    return [name for name in controllers if name not in open_]
 
 
 def _no_rights(tree: Hierarchy) -> str:
@@ -653,44 +661,63 @@ def _make(version: int, place: str, name: str, controllers: list[str]) -> str:
     """Make `sandport/NAME` in a place, with these controllers in it."""
     parent = os.path.join(place, PARENT)
     leaf = os.path.join(parent, name)
-    for _ in range(MADE_AGAIN):
+    try:
+        if version == 2:
+            _hand_down(place, _closed(place, controllers))
+        _make_leaf(parent, leaf)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        _remove_if_empty(parent)
+        raise CgroupUnavailable(f"no cgroup can be made in {place}: {error.strerror}") from error
+    if version == 2:
         try:
-            if version == 2:
-                _hand_down(place, controllers)
-            if not os.path.isdir(parent):
-                _make_directory(parent)
-            if version == 2:
-                _hand_down(parent, controllers)
-            os.mkdir(leaf, 0o755)
-            break
-        except FileExistsError:
+            # Only now that something is in it can nobody remove it, for another to make it anew without controllers.
+            # Written also where they seem to be there: they show before the files do, and a write waits for both.
+            _hand_down(parent, controllers)
+            kind = " ".join(_words(os.path.join(leaf, "cgroup.type")))
+            if kind not in ("", "domain"):
+                raise CgroupUnavailable(f"no cgroup can be made in {place}: it would be of the kind {kind!r}")
+        except BaseException as error:
+            Cgroup(name, [leaf]).remove()
+            if isinstance(error, OSError):
+                raise CgroupUnavailable(f"no cgroup can be made in {place}: {error.strerror}") from error
             raise
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENODEV):
-                continue  # Who removed the last sandbox has just removed the parent with it.
-            _remove_if_empty(parent)
-            raise CgroupUnavailable(f"no cgroup can be made in {place}: {error.strerror}") from error
-    else:
-        raise CgroupUnavailable(f"no cgroup can be made in {place}: {parent} is removed again and again")
-    kind = " ".join(_words(os.path.join(leaf, "cgroup.type"))) if version == 2 else "domain"
-    if kind not in ("", "domain"):
-        Cgroup(name, [leaf]).remove()
-        raise CgroupUnavailable(f"no cgroup can be made in {place}: it would be of the kind {kind!r}")
     return leaf
+
+
+def _make_leaf(parent: str, leaf: str) -> None:
+    for _ in range(MADE_AGAIN):
+        _make_directory(parent)
+        try:
+            os.mkdir(leaf, 0o755)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
+            continue  # Who removed the last sandbox has just removed the parent with it.
+        return
+    raise OSError(errno.EAGAIN, "its parent is removed again and again", parent)
 
 
 def _make_directory(parent: str) -> None:
     try:
         os.mkdir(parent, 0o755)
     except FileExistsError:
-        return  # Somebody else's first sandbox came between.
+        return  # As it mostly is: other sandboxes are in it.
 
 
 def _hand_down(directory: str, controllers: list[str]) -> None:
-    path = os.path.join(directory, "cgroup.subtree_control")
-    closed = [name for name in controllers if name not in _words(path)]
-    if closed:
-        _write(path, " ".join("+" + name for name in closed))
+    """Let what is below a cgroup have these controllers."""
+    for last in [*[False] * BUSY_TRIES, True]:
+        try:
+            if controllers:
+                _write(os.path.join(directory, "cgroup.subtree_control"), " ".join("+" + name for name in controllers))
+            return
+        except OSError as error:
+            # A process that was just moved out is counted for a moment still (containers/crun#758).
+            if error.errno != errno.EBUSY or last or _members(directory):
+                raise
+        time.sleep(PAUSE_S)
 
 
 def _removed(path: str) -> bool:
