@@ -21,7 +21,7 @@ from sandport.sync.ledger import Ledger
 from sandport.sync.meter import Meter
 from sandport.sync.mirror import KnownPaths, Mirror
 from sandport.sync.paths import leads_out
-from sandport.sync.pump import Pump
+from sandport.sync.pump import SMALL_BYTES, Pump, read_on
 from sandport.sync.rehearsal import RehearsalTree
 from sandport.sync.result import SyncResult
 from sandport.sync.scan import Scanner, Totals, measure, was_changed
@@ -189,17 +189,20 @@ class _TreeCopy:
     """One run from a scanner into a tree."""
 
     def __init__(
-        self, scanner: Scanner, tree: TargetTree | RehearsalTree, ledger: Account, meter: Meter, bounds: Bounds
+        self, scanner: Scanner, tree: TargetTree | RehearsalTree, account: Account, meter: Meter, bounds: Bounds
     ) -> None:
         self._scanner = scanner
         self._tree = tree
-        self._ledger = ledger
-        self._known = ledger.known
+        self._account = account
+        self._known = account.known
+        self._written = None if isinstance(tree, RehearsalTree) else tree
         self._meter = meter
-        self._bounds = bounds
+        self._links = bounds.links
+        self._max_bytes = bounds.max_bytes
         self._pump = Pump(meter.advance)
 
     def run(self) -> None:
+        tree = self._tree
         with contextlib.closing(self._scanner.entries()) as entries:
             for entry in entries:
                 if isinstance(entry, FileEntry):
@@ -207,51 +210,71 @@ class _TreeCopy:
                 elif isinstance(entry, LinkEntry):
                     self._link(entry)
                 elif isinstance(entry, DirectoryEntry):
-                    self._tree.enter(entry)
-                    self._ledger.directories += 1
+                    tree.enter(entry)
+                    self._account.directories += 1
                     if self._known is not None:
                         self._known.add_directory(self._scanner.path_of(b""))
                 else:
-                    self._tree.leave()
+                    tree.leave()
 
     def _file(self, entry: FileEntry) -> None:
-        ledger, tree = self._ledger, self._tree
-        size_bytes, ceiling = entry.size_bytes, self._bounds.max_bytes
-        if ceiling is not None and ledger.total_bytes + size_bytes > ceiling:
-            raise too_large(ceiling, self._scanner.path_of(entry.name))
-        if isinstance(tree, RehearsalTree):
-            tree.put(entry)
-            copied = size_bytes
-            self._meter.advance(copied)
+        # Most of what is copied comes by here, so each call more for one of them would show.
+        account, scanner = self._account, self._scanner
+        size_bytes = entry.size_bytes
+        if self._max_bytes is not None and account.total_bytes + size_bytes > self._max_bytes:
+            raise too_large(self._max_bytes, scanner.path_of(entry.name))
+        if self._written is None:
+            copied = self._rehearse(entry)
+        elif size_bytes > SMALL_BYTES:
+            copied = self._pump_through(entry, self._written)
         else:
-            target_fd = tree.stage(entry)
             try:
-                copied = self._pump.copy(self._scanner.descriptor, target_fd, size_bytes)
+                data = os.read(scanner.descriptor, size_bytes or 1)
+                if len(data) < size_bytes:
+                    data = read_on(scanner.descriptor, data, size_bytes)
             except OSError as error:
-                raise failure(error, tree.path_of(entry.name), "copy into") from error
-            tree.commit(entry)
+                raise failure(error, scanner.path_of(entry.name), "read") from error
+            copied = len(data)
+            # A byte of an empty file shows one of the kernel's own, whose sizes mean nothing.
+            self._written.put(entry, data if size_bytes else b"")
+            self._meter.advance(copied)
         if self._known is not None:
-            self._known.add(self._scanner.path_of(entry.name))
-        ledger.files += 1
-        ledger.total_bytes += copied
+            self._known.add(scanner.path_of(entry.name))
+        account.files += 1
+        account.total_bytes += copied
         if copied != size_bytes:
-            ledger.change(self._scanner.path_of(entry.name), _wrong_size(size_bytes))
+            account.change(scanner.path_of(entry.name), _wrong_size(size_bytes))
         self._meter.file_done()
+
+    def _pump_through(self, entry: FileEntry, tree: TargetTree) -> int:
+        target_fd = tree.stage(entry)
+        try:
+            copied = self._pump.copy(self._scanner.descriptor, target_fd, entry.size_bytes)
+        except OSError as error:
+            raise failure(error, tree.path_of(entry.name), "copy into") from error
+        tree.commit(entry)
+        return copied
+
+    def _rehearse(self, entry: FileEntry) -> int:
+        assert isinstance(self._tree, RehearsalTree)
+        self._tree.put(entry)
+        self._meter.advance(entry.size_bytes)
+        return entry.size_bytes
 
     def _link(self, entry: LinkEntry) -> None:
         reason = None
-        if self._bounds.links is LinkRule.INSIDE:
+        if self._links is LinkRule.INSIDE:
             reason = leads_out(entry.target, self._scanner.depth)
         if reason is None:
             if isinstance(self._tree, RehearsalTree):
                 self._tree.put(entry)
             else:
                 self._tree.link(entry)
-            self._ledger.links += 1
+            self._account.links += 1
             if self._known is not None:
                 self._known.add(self._scanner.path_of(entry.name))
         else:
-            self._ledger.refuse(self._scanner.path_of(entry.name), reason)
+            self._account.refuse(self._scanner.path_of(entry.name), reason)
 
 
 def copy_file(

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["Pump"]
+__all__ = ["SMALL_BYTES", "Pump", "read_on", "write_all"]
 
-_SMALL_BYTES: Final = 64 << 10
+SMALL_BYTES: Final = 64 << 10
 """Up to here, reading and writing costs less than asking where the holes are."""
 
 _PIECE_BYTES: Final = 8 << 20
@@ -58,25 +58,14 @@ class Pump:
         Raises:
             OSError: As the system said.
         """
-        if size_bytes <= _SMALL_BYTES:
-            copied = self._small(source_fd, target_fd, size_bytes)
-            self._advance(copied)
-            return copied
-        return self._big(source_fd, target_fd, size_bytes)
-
-    @staticmethod
-    def _small(source_fd: int, target_fd: int, size_bytes: int) -> int:
-        # A byte from an empty file shows one of the kernel's own files, whose sizes mean nothing.
-        data = os.read(source_fd, size_bytes or 1)
-        if not size_bytes:
+        if size_bytes <= SMALL_BYTES:
+            # A byte of an empty file shows one of the kernel's own, whose sizes mean nothing.
+            data = read_on(source_fd, os.read(source_fd, size_bytes or 1), size_bytes)
+            if size_bytes:
+                write_all(target_fd, data)
+            self._advance(len(data))
             return len(data)
-        copied = os.write(target_fd, data)
-        while copied < size_bytes:
-            data = os.pread(source_fd, size_bytes - copied, copied)
-            if not data:
-                break
-            copied += os.pwrite(target_fd, data, copied)
-        return copied
+        return self._big(source_fd, target_fd, size_bytes)
 
     def _big(self, source_fd: int, target_fd: int, size_bytes: int) -> int:
         position = written_to = 0
@@ -110,6 +99,23 @@ class Pump:
             # The end of the file, or a file system that says so when it means no; reading decides.
             break
         return _through_memory(source_fd, target_fd, position, size_bytes)
+
+
+def read_on(fd: int, data: bytes, size_bytes: int) -> bytes:
+    """Read what is still to come of a small file after its first bytes, until its end or its size."""
+    while len(data) < size_bytes:
+        more = os.read(fd, size_bytes - len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write bytes to a file, as many at a time as it takes."""
+    written = os.write(fd, data)
+    while written < len(data):
+        written += os.write(fd, data[written:])
 
 
 def _next_data(fd: int, position: int, size_bytes: int) -> tuple[int, int]:

@@ -33,6 +33,7 @@ from sandport.sync.errors import (
 )
 from sandport.sync.mirror import Mirror
 from sandport.sync.paths import not_entered
+from sandport.sync.pump import write_all
 from sandport.sync.removal import remove_name, remove_tree
 from sandport.sync.rights import OWNER_RIGHTS, may_change_mode, open_for_filling
 from sandport.sync.swap import put_in_place, scratch_name
@@ -300,26 +301,55 @@ class TargetTree:
         """
         try:
             if self._frames[-1].fresh:
+                name = entry.name
                 try:
-                    return self._create(entry, entry.name, renames=False)
+                    # Not even its owner gets more than the entry allows; the descriptor can be written to anyway.
+                    self._open_fd = fd = os.open(name, _CREATE, entry.mode & 0o600, dir_fd=self._descent.fd)
+                    self._unfinished = name
+                    self._renames = False
+                    return fd
                 except FileExistsError:
                     # As in `enter`: somebody else was here, so the name is taken over by a rename.
                     pass
             for _ in range(_NAME_ATTEMPTS):
                 try:
-                    return self._create(entry, self._scratch, renames=True)
+                    return self._create(entry, self._scratch)
                 except FileExistsError:
                     self._scratch = scratch_name()
         except OSError as error:
             raise failure(error, self.path_of(entry.name), "create") from error
         raise self._names_taken(entry.name)
 
-    def _create(self, entry: FileEntry, name: bytes, *, renames: bool) -> int:
-        # Not even its owner gets more than the entry allows; the descriptor can be written to anyway.
+    def _create(self, entry: FileEntry, name: bytes) -> int:
         self._open_fd = fd = os.open(name, _CREATE, entry.mode & 0o600, dir_fd=self._descent.fd)
         self._unfinished = name
-        self._renames = renames
+        self._renames = True
         return fd
+
+    def put(self, entry: FileEntry, data: bytes) -> None:
+        """Make a file of bytes that are at hand: what `stage` and `commit` do around writing them.
+
+        Raises:
+            TargetBusyError: A directory has that name.
+            SyncError: The system refuses.
+        """
+        # Most files of most trees come by here, so each call more for one of them would show.
+        fd = self.stage(entry)
+        try:
+            if data:
+                write_all(fd, data)
+            owner = self._frames[-1].owner
+            if owner is not None:
+                os.fchown(fd, *owner)
+            os.fchmod(fd, entry.mode)
+            os.utime(fd, ns=(self._now_ns, entry.mtime_ns))
+            self._open_fd = _CLOSED
+            os.close(fd)
+            if self._renames:
+                self._take_name(self._scratch, entry.name)
+            self._unfinished = None
+        except OSError as error:
+            raise failure(error, self.path_of(entry.name), "copy into") from error
 
     def commit(self, entry: FileEntry) -> None:
         """Complete the file that was begun: its mode, its time, and last its name.
