@@ -58,6 +58,9 @@ _KINDS: Final = {
     b"6": Kind.FIFO,
 }
 
+_SPACES: Final = 8 * ord(" ")
+"""What the checksum's own field counts in its sum."""
+
 _WITHOUT_DATA: Final = frozenset(b"123456")
 """Types after whose header no data follow, whatever size it gives: some writers put the size of a target there."""
 
@@ -155,12 +158,13 @@ class TarReader:
             if block == ZERO_BLOCK:
                 self._end(start)
                 return None
-            if _stored_sum(block) != sum_of(block) - sum(block[148:156]) + 256 and not _signed_sum_fits(block):
-                self._broken("a header's checksum is wrong", window.offset - BLOCK_BYTES)
             try:
+                field = block[148:156]
+                if read_number(field) != sum_of(block) - sum(field) + _SPACES and not _signed_sum_fits(block):
+                    self._broken("a header's checksum is wrong", window.offset - BLOCK_BYTES)
                 size_bytes = read_number(block[124:136])
             except ValueError as error:
-                self._broken(f"a size cannot be read, {error}", window.offset - BLOCK_BYTES, error)
+                self._broken(f"a header's numbers cannot be read: {error}", window.offset - BLOCK_BYTES, error)
             kind = block[156:157]
             if kind in b"xXgLK":
                 body = self._body(size_bytes, LONGEST_RECORDS_BYTES if kind in b"xXg" else LONGEST_PATH_BYTES + 1)
@@ -237,7 +241,7 @@ class TarReader:
             raise ValueError("its size is negative")
         extents: Extents | None = None
         real_bytes = size_bytes if kind is Kind.FILE else 0
-        if kind is Kind.FILE and (type_flag == b"S" or records):
+        if kind is Kind.FILE and (type_flag == b"S" or (records and records.may_be_sparse)):
             self._left = size_bytes
             extents = self._extents(block, type_flag, records)
             if extents is not None:
@@ -294,18 +298,10 @@ class TarReader:
         ) from cause
 
 
-def _stored_sum(block: bytes) -> int:
-    try:
-        return read_number(block[148:156])
-    except ValueError:
-        # No number is no sum either.
-        return -1
-
-
 def _signed_sum_fits(block: bytes) -> bool:
     """Whether the checksum is that of a writer that took bytes for signed numbers, as some old ones did."""
     signed = sum(byte - 256 if byte > 127 else byte for byte in block[:148] + block[156:])
-    return _stored_sum(block) == signed + 256
+    return read_number(block[148:156]) == signed + _SPACES
 
 
 def _name_of(block: bytes) -> bytes:

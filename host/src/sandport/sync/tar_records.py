@@ -36,6 +36,10 @@ _PAIR: Final = re.compile(rb"([0-9]{1,19}),([0-9]{1,19})(?:,|\Z)")
 _LONGEST_NUMBER: Final = 19
 """Decimal digits in `LARGEST`."""
 
+_USUAL_TIME: Final = 20
+_USUAL_POINT: Final = 10
+"""The length of a time of these centuries with all its nanoseconds, and where its point is."""
+
 _TEXTS: Final = frozenset({b"path", b"linkpath", b"GNU.sparse.name"})
 _KEPT: Final = _TEXTS | {
     b"size",
@@ -59,6 +63,11 @@ class Records(dict[bytes, bytes]):
     def __init__(self) -> None:
         self.extents: Extents | None = None
 
+    @property
+    def may_be_sparse(self) -> bool:
+        """Whether they are more than the time that most files have."""
+        return len(self) > 1 or b"mtime" not in self
+
 
 def read_number(field: bytes) -> int:
     """Read a number of a header: octal, or GNU's form for those that are too large for it, or negative.
@@ -66,9 +75,9 @@ def read_number(field: bytes) -> int:
     Raises:
         ValueError: It is neither, or larger than any number may be.
     """
-    head = field[:-1]
-    if head.isdigit() and field[-1] in b" \0":
-        return int(head, 8)
+    digits = field.rstrip(b" \0")
+    if digits.isdigit():
+        return int(digits, 8)
     if field[0] & 0x80:
         bits = 8 * len(field) - 1
         number = int.from_bytes(field, "big") & ((1 << bits) - 1)
@@ -106,6 +115,10 @@ def read_time(text: bytes) -> int:
     Raises:
         ValueError: It is none.
     """
+    if len(text) == _USUAL_TIME and text[_USUAL_POINT] == 0x2E:
+        digits = text[:_USUAL_POINT] + text[_USUAL_POINT + 1 :]
+        if digits.isdigit():
+            return int(digits)
     magnitude = text.removeprefix(b"-")
     whole, point, fraction = magnitude.partition(b".")
     if point and fraction and not fraction.isdigit():
