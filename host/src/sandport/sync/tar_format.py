@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from sandport.sync.errors import SyncError
+from sandport_protocol.errors import Dispatched
 
 __all__ = [
     "BLOCK_BYTES",
@@ -61,11 +62,13 @@ MOST_HEADERS: Final = 16
 
 
 class ArchiveError(SyncError):
-    """An archive cannot be believed.
+    """An archive cannot be believed. It is looked at before anything of it is written.
 
     Attributes:
         offset: Where in the archive, in bytes from its beginning.
     """
+
+    dispatched: Dispatched = "no"
 
     def __init__(self, message: str, *, offset: int, path: bytes = b"") -> None:
         super().__init__(message, path=path)

@@ -30,7 +30,9 @@ __all__ = [
     "read_time",
 ]
 
-_OCTAL: Final = re.compile(rb"[ \0]*([0-7]*)(?:[ \0].*)?", re.DOTALL)
+_OCTAL: Final = re.compile(rb"\0?+ *+([0-7]*+)(?:[ \0].*)?", re.DOTALL)
+"""What follows a number is nobody's business; a zero may stand before it, where the field before was too narrow."""
+
 _PAIR: Final = re.compile(rb"([0-9]{1,19}),([0-9]{1,19})(?:,|\Z)")
 
 _LONGEST_NUMBER: Final = 19
