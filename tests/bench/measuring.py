@@ -57,6 +57,21 @@ def _kinds() -> dict[str, Callable[[], Measured]]:
 
         return SandportCommands()
 
+    def sandport_commands_isolated() -> Measured:
+        from .sandport_commands import SandportCommands
+
+        return SandportCommands(isolated=True)
+
+    def sandport_files_by_socket() -> Measured:
+        from .sandport_files import SandportFiles
+
+        return SandportFiles(socket=True)
+
+    def sandport_files_by_command() -> Measured:
+        from .sandport_files import SandportFiles
+
+        return SandportFiles(socket=False)
+
     def floor_store() -> Measured:
         from .floor_store import FloorStore
 
@@ -73,6 +88,9 @@ def _kinds() -> dict[str, Callable[[], Measured]]:
         "sandport": sandport,
         "floor commands": floor_commands,
         "sandport commands": sandport_commands,
+        "sandport commands, isolated": sandport_commands_isolated,
+        "sandport files, socket": sandport_files_by_socket,
+        "sandport files, command": sandport_files_by_command,
         "floor store": floor_store,
         "sandport store": sandport_store,
     }

@@ -25,6 +25,8 @@ Do = Literal[
     "stream",
     "stream base64",
     "stream captured",
+    "first command",
+    "sync in",
     "memory",
     "acquires",
     "acquires, three transactions",

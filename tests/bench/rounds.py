@@ -34,9 +34,13 @@ class Size(Struct, frozen=True, kw_only=True):
     idle_workers: int = 10
     starts: int = 3
     commands: int = 30
+    sandboxes: int = 10
+    """In a block; a round has enough of them for a p99 that is not just the slowest."""
     streams: int = 2
     stream_bytes: int = 128 * 1024 * 1024
     small_files: int = 10_000
+    copies: int = 3
+    """Of the small files by each way."""
     large_file_bytes: int = 1024 * 1024 * 1024
 
 
@@ -53,9 +57,11 @@ QUICK = Size(
     idle_workers=2,
     starts=1,
     commands=3,
+    sandboxes=1,
     streams=1,
     stream_bytes=4 * 1024 * 1024,
     small_files=200,
+    copies=1,
     large_file_bytes=8 * 1024 * 1024,
 )
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import statistics
 import tempfile
 
 from . import blocks
 from .machine import cores
-from .order import subject
+from .order import Do, subject
 from .rounds import Goal, Row, Size, Values, median, rotated
 
 
@@ -27,11 +28,20 @@ class Commands:
             beside="asyncio create_subprocess_exec and communicate",
             goal=Goal("at most", 1.4),
         ),
+        Row(
+            id="E2i",
+            what="the same, isolated by bubblewrap",
+            unit="ms",
+            ours="sandport commands, isolated",
+            floor="floor commands",
+            beside="asyncio create_subprocess_exec and communicate",
+            goal=Goal("at most", 1.5),
+        ),
     )
 
     def run(self, size: Size, turn: int) -> Values:
         """Blocks of each, in turns."""
-        kinds = ("floor commands", "sandport commands")
+        kinds = ("floor commands", "sandport commands", "sandport commands, isolated")
         times: dict[str, list[float]] = {kind: [] for kind in kinds}
         with contextlib.ExitStack() as stack:
             subjects = {kind: stack.enter_context(subject(kind, cores=cores())) for kind in kinds}
@@ -39,6 +49,48 @@ class Commands:
                 for kind in rotated(kinds, turn + block):
                     times[kind] += subjects[kind].measure("command", count=size.commands)
         return {kind: 1e3 * median(taken) for kind, taken in times.items()}
+
+
+class FirstCommands:
+    """From asking for a sandbox to its first answer, with a worker that runs already."""
+
+    name = "first commands"
+    rows = (
+        Row(
+            id="S4",
+            what="p50 from acquire to the first command answered, not isolated",
+            unit="ms",
+            ours="plain p50",
+            floor="true",
+            beside="asyncio create_subprocess_exec and communicate",
+        ),
+        Row(id="S4p", what="p99 of it", unit="ms", ours="plain p99", floor="plain p50", beside="p50"),
+        Row(
+            id="S4i",
+            what="p50 from acquire to the first command answered, isolated by bubblewrap",
+            unit="ms",
+            ours="isolated p50",
+            floor="plain p50",
+            beside="not isolated",
+        ),
+        Row(id="S4ip", what="p99 of it", unit="ms", ours="isolated p99", floor="isolated p50", beside="p50"),
+    )
+
+    def run(self, size: Size, turn: int) -> Values:
+        """Blocks of each, in turns."""
+        kinds = {"true": "floor commands", "plain": "sandport commands", "isolated": "sandport commands, isolated"}
+        times: dict[str, list[float]] = {kind: [] for kind in kinds}
+        with contextlib.ExitStack() as stack:
+            subjects = {kind: stack.enter_context(subject(name, cores=cores())) for kind, name in kinds.items()}
+            for block in range(size.blocks):
+                for kind in rotated(tuple(kinds), turn + block):
+                    do: Do = "command" if kind == "true" else "first command"
+                    times[kind] += subjects[kind].measure(do, count=size.sandboxes)
+        values = {"true": 1e3 * median(times["true"])}
+        for kind in ("plain", "isolated"):
+            values[f"{kind} p50"] = 1e3 * median(times[kind])
+            values[f"{kind} p99"] = 1e3 * statistics.quantiles(times[kind], n=100, method="inclusive")[98]
+        return values
 
 
 class Streams:
@@ -95,8 +147,13 @@ class Streams:
 
 def scratch() -> tempfile.TemporaryDirectory[str]:
     """A folder in memory, where the system has such a place."""
+    return tempfile.TemporaryDirectory(prefix="sandport-bench-", dir=memory_folder())
+
+
+def memory_folder() -> str | None:
+    """Where files are in memory; None where the system has no such place."""
     shared = "/dev/shm"
-    return tempfile.TemporaryDirectory(prefix="sandport-bench-", dir=shared if os.access(shared, os.W_OK) else None)
+    return shared if os.access(shared, os.W_OK) else None
 
 
 def _fill(path: str, size_bytes: int) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from sandport.sync import copy_in
 
-from .rounds import Row, Size, Values, rotated
+from .machine import cores
+from .order import Subject, subject
+from .rounds import Goal, Row, Size, Values, median, rotated
 from .rows_commands import scratch
 
 _FILES_IN_FOLDER = 100
@@ -26,39 +30,75 @@ class Files:
     rows = (
         Row(
             id="F1",
-            what="10,000 small files into a sandbox",
+            what="10,000 small files into a sandbox that is a directory here",
             unit="s",
             ours="ours small",
             floor="tar small",
             beside="tar to tar",
+            goal=Goal("at most", 1.3),
+        ),
+        Row(
+            id="F2",
+            what="the same over a socket of the worker's",
+            unit="s",
+            ours="socket small",
+            floor="tar small",
+            beside="tar to tar",
+        ),
+        Row(
+            id="F3",
+            what="the same over a command in the sandbox",
+            unit="s",
+            ours="command small",
+            floor="tar small",
+            beside="tar to tar",
+            goal=Goal("at most", 3),
         ),
         Row(
             id="F4",
-            what="one file of 1 GiB into a sandbox",
+            what="one file of 1 GiB into a sandbox that is a directory here",
             unit="s",
             ours="ours large",
             floor="tar large",
             beside="tar to tar",
+            goal=Goal("at most", 0.6),
         ),
     )
 
     def run(self, size: Size, turn: int) -> Values:
-        """Both ways over the same tree, each into a folder of its own."""
+        """All ways over the same tree, each into a folder of its own."""
         values: Values = {}
-        ways = {"tar": _tar, "ours": _copy_in}
-        with scratch() as top:
-            makes: tuple[tuple[str, Callable[[Path, int], None], int], ...] = (
-                ("small", _small_files, size.small_files),
-                ("large", _large_file, size.large_file_bytes),
-            )
-            for kind, make, extent in makes:
-                source = Path(top, kind)
-                source.mkdir()
-                make(source, extent)
-                for way in rotated(tuple(ways), turn):
-                    values[f"{way} {kind}"] = _once(ways[way], source, Path(top, "target"))
-                shutil.rmtree(source)
+        with contextlib.ExitStack() as stack:
+            top = stack.enter_context(scratch())
+            target = Path(top, "target")
+            ways: dict[str, Callable[[Path], float]] = {
+                "tar": lambda source: _once(_tar, source, target),
+                "ours": lambda source: _once(_copy_in, source, target),
+            }
+            for name in ("socket", "command"):
+                far = stack.enter_context(subject(f"sandport files, {name}", cores=cores()))
+                ways[name] = partial(_far, far)
+            source = _made(Path(top, "small"), _small_files, size.small_files)
+            times: dict[str, list[float]] = {name: [] for name in ways}
+            for block in range(size.copies):
+                for name in rotated(tuple(ways), turn + block):
+                    times[name].append(ways[name](source))
+            values |= {f"{name} small": median(taken) for name, taken in times.items()}
+            shutil.rmtree(source)
+            source = _made(Path(top, "large"), _large_file, size.large_file_bytes)
+            for name in rotated(("tar", "ours"), turn):
+                values[f"{name} large"] = ways[name](source)
         return values
+
+
+def _made(source: Path, make: Callable[[Path, int], None], extent: int) -> Path:
+    source.mkdir()
+    make(source, extent)
+    return source
+
+
+def _far(far: Subject, source: Path) -> float:
+    return far.measure("sync in", path=str(source), size_bytes=_weight(source)[1])[0]
 
 
 def _once(copy: Callable[[Path, Path], None], source: Path, target: Path) -> float:
