@@ -28,7 +28,7 @@ sys.exit(code)
     return set(done.stderr.split())
 
 
-BELOW_LEASES = ("list", "show", "end")
+BELOW = ("leases list", "leases show", "leases end", "sync in", "sync out")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ BELOW_LEASES = ("list", "show", "end")
         ["--help"],
         ["--version"],
         *([name, "--help"] for name in COMMANDS),
-        *(["leases", name, "--help"] for name in BELOW_LEASES),
+        *([*name.split(), "--help"] for name in BELOW),
     ],
     ids=" ".join,
 )
@@ -59,11 +59,11 @@ def test_the_list_of_commands_is_what_there_is(sandport: Command) -> None:
     text = done.out.decode()
     for name in COMMANDS:
         assert f"  {name} " in text
-    for absent in ("sync", "shell", "env", "secrets", "serve"):
+    for absent in ("shell", "env", "secrets", "serve"):
         assert f"  {absent} " not in text
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, *(f"leases {name}" for name in BELOW_LEASES)])
+@pytest.mark.parametrize("name", [*COMMANDS, *BELOW])
 def test_every_command_has_help_with_examples(sandport: Command, name: str) -> None:
     for word in ("--help", "-h"):
         done = sandport(*name.split(), word)
@@ -102,6 +102,9 @@ def test_commands_providers_and_environments_are_completed(sandport: Command) ->
     assert complete(sandport, "sandport run -p lo") == ["local", "lotus"]
     assert complete(sandport, "sandport run -e c") == ["ci"]
     assert "--timeout" in complete(sandport, "sandport run --t")
+    assert {"--exclude", "--expose"} == set(complete(sandport, "sandport run --ex"))
+    assert complete(sandport, "sandport sync o") == ["out"]
+    assert "--delete" in complete(sandport, "sandport sync out --d")
 
 
 def test_a_broken_file_does_not_disturb_a_completion(sandport: Command) -> None:

@@ -94,7 +94,7 @@ def test_a_probe_shows_what_a_worker_says_of_itself(sandport: Command) -> None:
     assert (hello["version"], hello["displayName"], hello["protocolVersion"]) == ("7.8", "Lotus", 1)
     assert "execute" in hello["methods"]
     assert hello["capabilities"]["kill"] == "group"
-    assert (hello["groups"], hello["missingGroups"]) == ([], ["process"])
+    assert (hello["groups"], hello["missingGroups"]) == ([], ["process", "sync"])
     # One is granted, one is not set: only what is set here and did not get there is withheld.
     assert hello["withheld"] == ["LOTUS_TOKEN"]
     assert "process" in found["local"]["hello"]["groups"]

@@ -24,6 +24,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 COMMANDS = {
     "run": ("sandport.cli.run", "Run a command in a new sandbox, with live output and its exit code."),
     "exec": ("sandport.cli.exec", "Run a command in a sandbox that is there already."),
+    "sync": ("sandport.cli.sync", "Copy files into a sandbox that is there, or out of it."),
     "leases": ("sandport.cli.leases", "List the sandboxes that are leased, show one, end some."),
     "reap": ("sandport.cli.reap", "Clean up what killed or failed commands left."),
     "providers": ("sandport.cli.providers", "List the providers that are installed or configured."),

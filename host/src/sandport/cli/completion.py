@@ -26,6 +26,11 @@ def complete_file(_ctx: click.Context, _param: click.Parameter, incomplete: str)
     return [CompletionItem(incomplete, type="file")]
 
 
+def complete_directory(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Folders, which the shell knows better."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
 def _configured(section: str) -> dict[str, Any]:
     from sandport.configuration import load
     from sandport.errors import ConfigurationInvalid

@@ -1,4 +1,4 @@
-"""`sandport run` and `exec` at work: get a sandbox, work in it, let go of it; and what is told about it."""
+"""`sandport run`, `exec` and `sync` at work: get a sandbox, work in it, let go of it; and what is told about it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class _Performance:
         self._report = report
         self._interrupts = settings.interrupts
         self._records = Records(settings, usual="error" if plan.task.talk == "quiet" else "warning")
-        self._narrator = Narrator(plan.task.talk, settings, report)
+        self._narrator = Narrator(plan.task.talk, settings, report, for_machine=plan.task.as_json)
+        self._records.before_each = self._narrator.status.clear
         self._opened_ms = now_ms()
         self._expires_ms: int | None = None
         self._unread = False
@@ -47,7 +48,9 @@ class _Performance:
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            async with hosted(self._plan.configuration, self._interrupts, self._records) as host:
+            async with hosted(
+                self._plan.configuration, self._interrupts, self._records, on_leaving=self._narrator.status.clear
+            ) as host:
                 self._report.ids.store = host.home.store_id
                 try:
                     await self._in_host(host)

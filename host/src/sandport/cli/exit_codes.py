@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+INCOMPLETE = 1
+"""Files were moved, all but those that are listed with the reason."""
 USAGE = 2
 """Wrong use or configuration, a lease that is not there, a journal that cannot be read; nothing was started."""
 TIMED_OUT = 124

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import anyio
 
@@ -18,11 +18,22 @@ from .records import Records
 
 @contextlib.asynccontextmanager
 async def hosted(
-    configuration: Configuration, interrupts: Interrupts, records: Records, *, cleans_up: bool = True
+    configuration: Configuration,
+    interrupts: Interrupts,
+    records: Records,
+    *,
+    cleans_up: bool = True,
+    on_leaving: Callable[[], object] | None = None,
 ) -> AsyncIterator[Host]:
     """An open host; the first signal ends the block, and the host is closed in order; a second one leaves at once.
 
     What the block was at is cut short without an exception: ask `interrupts.received` afterwards.
+
+    Args:
+        configuration, cleans_up: As of `Host.open`.
+        interrupts: Who catches the signals.
+        records: Where the host's log goes.
+        on_leaving: Called before the words with which a second signal leaves.
 
     Raises:
         SandportError: As `Host.open`.
@@ -35,6 +46,8 @@ async def hosted(
 
             def leave() -> None:
                 host.abandon()
+                if on_leaving is not None:
+                    on_leaving()
                 say(f"left at once; what is not ended yet is ended by the next command, or by: {REAP}")
 
             interrupts.on_leaving(leave)

@@ -22,12 +22,13 @@ class Narrator:
         talk: How much to say.
         settings: What the shared options say.
         report: Where times and failures go.
+        for_machine: A program reads what comes of it, so that nothing is drawn.
     """
 
-    def __init__(self, talk: Talk, settings: Settings, report: Report) -> None:
+    def __init__(self, talk: Talk, settings: Settings, report: Report, *, for_machine: bool) -> None:
         self.talk = talk
         self.report = report
-        self.status = Status(quiet=talk == "quiet")
+        self.status = Status(quiet=talk == "quiet" or for_machine)
         self._settings = settings
 
     @contextlib.contextmanager

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -19,7 +19,7 @@ from .application import Settings
 from .failures import failure_of
 from .messages import say, write
 from .report import Ids, Report
-from .transfer import Transfer, into_sandbox, out_of_sandbox
+from .transfer import Manner, Transfer, into_sandbox, out_of_sandbox, patterns
 
 DEFAULT_PROVIDER = "local"
 DEFAULT_TTL_S = 3600.0
@@ -37,6 +37,8 @@ class Wish(Struct, frozen=True, kw_only=True):
 
     into: tuple[str, ...]
     out: tuple[str, ...]
+    exclude: tuple[str, ...]
+    gitignore: bool
     cwd: str | None
     env: tuple[str, ...]
     timeout: str | None
@@ -53,6 +55,7 @@ class RunWish(Wish, frozen=True, kw_only=True):
     provider: str | None
     environment: str | None
     overrides: tuple[str, ...]
+    expose: tuple[str, ...]
     ttl: str | None
     keep: bool
     name: str | None
@@ -93,6 +96,7 @@ class Task(Struct, frozen=True, kw_only=True):
     stdin: int | None
     """An open descriptor; None for no input."""
     command: tuple[str, ...]
+    """Empty: files are moved, and that is all."""
     as_json: bool
     talk: Talk
 
@@ -110,15 +114,16 @@ class Plan(Struct, frozen=True, kw_only=True):
 def run(wish: RunWish, settings: Settings) -> int:
     """Do what was asked for; answers the exit code."""
     ids = Ids(provider=wish.provider, environment=wish.environment)
-    return _done(lambda: plan_of_run(wish, settings), wish, settings, ids)
+    return done(lambda: plan_of_run(wish, settings), settings, ids, as_json=wish.as_json)
 
 
 def exec_(wish: ExecWish, settings: Settings) -> int:
     """Do what was asked for; answers the exit code."""
-    return _done(lambda: plan_of_exec(wish, settings), wish, settings, Ids())
+    return done(lambda: plan_of_exec(wish, settings), settings, Ids(), as_json=wish.as_json)
 
 
-def _done(planned: Callable[[], Plan], wish: Wish, settings: Settings, ids: Ids) -> int:
+def done(planned: Callable[[], Plan], settings: Settings, ids: Ids, *, as_json: bool) -> int:
+    """Plan, carry it out, write the object that was asked for; answers the exit code."""
     report = Report(ids=ids)
     try:
         plan = planned()
@@ -133,7 +138,7 @@ def _done(planned: Callable[[], Plan], wish: Wish, settings: Settings, ids: Ids)
         from .execution import perform
 
         perform(plan, settings, report)
-    if wish.as_json:
+    if as_json:
         report.write()
     return report.code
 
@@ -149,8 +154,10 @@ def plan_of_run(wish: RunWish, settings: Settings) -> Plan:
         raise UsageError("-p and -e: give one of them; an environment names its provider")
     timeout_s = None if wish.timeout is None else seconds("--timeout", wish.timeout)
     configuration = load(settings.config)
+    base: dict[str, Any] = {}
     if wish.environment is not None:
-        environment, provider = wish.environment, configuration.environment(wish.environment).provider
+        found = configuration.environment(wish.environment)
+        environment, provider, base = wish.environment, found.provider, found.config
     else:
         environment = provider = wish.provider or DEFAULT_PROVIDER
         # An environment of the same name is not what was asked for.
@@ -159,7 +166,7 @@ def plan_of_run(wish: RunWish, settings: Settings) -> Plan:
         )
     lease = NewLease(
         environment=environment,
-        config=parse_overrides(wish.overrides),
+        config=exposed(provider, base, parse_overrides(wish.overrides), wish.expose),
         ttl_s=_ttl(wish.ttl, timeout_s),
         keep=wish.keep,
         name=None if wish.name is None else _name(wish.name),
@@ -185,21 +192,72 @@ def plan_of_exec(wish: ExecWish, settings: Settings) -> Plan:
 def _check(wish: Wish, name: str, example: str) -> None:
     if not wish.command or not wish.command[0]:
         raise UsageError(f"{name}: there is no command\nas in: {example}")
-    if wish.quiet and wish.verbose:
+    check_talk(quiet=wish.quiet, verbose=wish.verbose)
+    if (wish.exclude or wish.gitignore) and not (wish.into or (wish.out and wish.exclude)):
+        option = f"--exclude {wish.exclude[0]}" if wish.exclude else "--gitignore"
+        raise UsageError(f"{option}: nothing is copied that it could leave something out of; add --in LOCAL")
+
+
+def check_talk(*, quiet: bool, verbose: bool) -> Talk:
+    """How much to say.
+
+    Raises:
+        UsageError: Little and much.
+    """
+    if quiet and verbose:
         raise UsageError("-q and -v: give one of them")
+    return "quiet" if quiet else "verbose" if verbose else "normal"
+
+
+def exposed(
+    provider: str, base: Mapping[str, Any], overrides: dict[str, Any], directories: Sequence[str]
+) -> dict[str, Any]:
+    """The overrides with the directories that `--expose` names added to what the config exposes.
+
+    Args:
+        provider: Whose config it is.
+        base: The config of the environment, which the overrides are laid over.
+        overrides: What `-c` says.
+        directories: As they were given, relative to the current folder.
+
+    Raises:
+        UsageError: One is none, or the provider knows nothing of exposed directories.
+    """
+    if not directories:
+        return overrides
+    if provider != DEFAULT_PROVIDER:
+        raise UsageError(
+            f"--expose {directories[0]}: only provider {DEFAULT_PROVIDER!r} shows directories of this machine, and "
+            f"this is {provider!r}; copy it in with --in {directories[0]}"
+        )
+    there = overrides.get("expose", base.get("expose", []))
+    if not isinstance(there, list):
+        raise UsageError("--expose: config expose is no list of directories; correct it, or leave it out")
+    found = []
+    for directory in directories:
+        path = os.path.abspath(directory)
+        if not directory or not os.path.isdir(path):
+            raise UsageError(f"--expose {directory}: there is no such folder here")
+        if path.encode(errors="replace").decode(errors="replace") != path:
+            raise UsageError(f"--expose {directory}: its path is not UTF-8, which a config has to be")
+        found.append(path)
+    return overrides | {"expose": [*there, *(path for path in found if path not in there)]}
 
 
 def _task(wish: Wish, timeout_s: float | None) -> Task:
+    # What the sandbox made is wanted back, also where the sources' own files say that it is no source.
+    excluding = Manner(exclude=patterns(wish.exclude))
+    selecting = Manner(exclude=excluding.exclude, gitignore=wish.gitignore)
     return Task(
-        into=tuple(map(into_sandbox, wish.into)),
-        out=tuple(map(out_of_sandbox, wish.out)),
+        into=tuple(into_sandbox(value, selecting) for value in wish.into),
+        out=tuple(out_of_sandbox(value, excluding) for value in wish.out),
         cwd=wish.cwd,
         env=dict(map(_variable, wish.env)),
         timeout_s=timeout_s,
         stdin=None if wish.stdin is None else _input(wish.stdin),
         command=wish.command,
         as_json=wish.as_json,
-        talk="quiet" if wish.quiet else "verbose" if wish.verbose else "normal",
+        talk=check_talk(quiet=wish.quiet, verbose=wish.verbose),
     )
 
 

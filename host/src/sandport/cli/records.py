@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,11 +20,13 @@ class Records:
 
     Attributes:
         errors: The text of every record of level error and above.
+        before_each: Called before a record is written, to make room for it.
     """
 
     def __init__(self, settings: Settings, *, usual: Level = "warning") -> None:
         threshold: Any = settings.log_level or ("debug" if settings.debug else usual)
         self.errors: list[str] = []
+        self.before_each: Callable[[], object] | None = None
         self.log = Log(self._json if settings.log_format == "json" else self._plain, threshold=threshold)
 
     def _plain(self, level: Level, event: str, fields: dict[str, Any]) -> None:
@@ -38,6 +41,8 @@ class Records:
         write(msgspec.json.encode({k: _plain_value(v) for k, v in record.items()}).decode() + "\n")
 
     def _note(self, level: Level, event: str) -> None:
+        if self.before_each is not None:
+            self.before_each()
         if level in {"error", "critical"}:
             self.errors.append(unicode_text(event))
 

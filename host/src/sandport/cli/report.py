@@ -1,9 +1,9 @@
-"""What `run --json` and `exec --json` write: one object that says how it ended and why, whoever's fault it was."""
+"""What `run`, `exec` and `sync` write with `--json`: one object that says how it ended, and whose fault it was."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct, field
 
 from sandport.outcome import Captured, Outcome
-from sandport.sync.result import SyncResult
+from sandport.sync.result import Changed, Refused, Skipped, SyncResult
 
 from . import exit_codes
 from .failures import Failure
@@ -45,19 +45,41 @@ class Ids(Struct, kw_only=True, rename="camel"):
     store: str | None = None
 
 
+class Notice(Struct, frozen=True, kw_only=True):
+    """One thing that was not copied as it is."""
+
+    path: str
+    reason: str
+
+
 class Moved(Struct, frozen=True, kw_only=True, rename="camel"):
-    """One `--in` or `--out` that was done."""
+    """One copy that was done."""
 
     direction: Literal["in", "out"]
     local: str
     remote: str
+    dry_run: bool = False
+    """Nothing was written: what follows is what would have been."""
     files: int
     directories: int
     links: int
     bytes: int
+    deleted: int
+    excluded: int
     skipped: int
     refused: int
     changed: int
+    deleted_paths: tuple[str, ...]
+    """These, and those below, at most the first 10,000."""
+    excluded_paths: tuple[str, ...]
+    skipped_paths: tuple[Notice, ...]
+    refused_paths: tuple[Notice, ...]
+    changed_paths: tuple[Notice, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything that was wanted arrived as it is."""
+        return not (self.skipped or self.refused or self.changed)
 
 
 class Report(Struct, kw_only=True, rename="camel"):
@@ -114,22 +136,35 @@ class Report(Struct, kw_only=True, rename="camel"):
         self.code = outcome.shell_code
         self.code_from = "sandport" if outcome.ended == "timedOut" else "program"
 
-    def moved_files(self, direction: Literal["in", "out"], transfer: Transfer, result: SyncResult) -> None:
+    def moved_files(self, direction: Literal["in", "out"], transfer: Transfer, result: SyncResult) -> Moved:
         """One copy was done."""
-        self.moved.append(
-            Moved(
-                direction=direction,
-                local=unicode_text(transfer.local),
-                remote=unicode_text(transfer.remote),
-                files=result.files,
-                directories=result.directories,
-                links=result.links,
-                bytes=result.total_bytes,
-                skipped=result.skipped_count,
-                refused=result.refused_count,
-                changed=result.changed_count,
-            )
+        moved = Moved(
+            direction=direction,
+            local=unicode_text(transfer.local),
+            remote=unicode_text(transfer.remote),
+            dry_run=transfer.manner.dry_run,
+            files=result.files,
+            directories=result.directories,
+            links=result.links,
+            bytes=result.total_bytes,
+            deleted=result.deleted,
+            excluded=result.excluded,
+            skipped=result.skipped_count,
+            refused=result.refused_count,
+            changed=result.changed_count,
+            deleted_paths=tuple(map(_path, result.deleted_paths)),
+            excluded_paths=tuple(map(_path, result.excluded_paths)),
+            skipped_paths=_noted(result.skipped),
+            refused_paths=_noted(result.refused),
+            changed_paths=_noted(result.changed),
         )
+        self.moved.append(moved)
+        return moved
+
+    def incomplete(self) -> None:
+        """Not all that was to be copied is there as it is; what is missing is listed."""
+        if self.code == 0:
+            self.code, self.code_from = exit_codes.INCOMPLETE, "sandport"
 
     def failed(self, failure: Failure) -> None:
         """Something of ours went wrong; a code that a program exited with stays, unless it was 0."""
@@ -158,6 +193,14 @@ class Report(Struct, kw_only=True, rename="camel"):
 
 def _count(captured: Captured) -> StreamCount:
     return StreamCount(bytes=captured.total_bytes, dropped=captured.untaken_bytes, end=captured.end)
+
+
+def _path(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")
+
+
+def _noted(notices: Sequence[Skipped | Refused | Changed]) -> tuple[Notice, ...]:
+    return tuple(Notice(path=_path(notice.path), reason=notice.reason) for notice in notices)
 
 
 def _ms(seconds: float) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .application import Settings, shared_options
-from .completion import complete_environment, complete_provider
+from .completion import complete_directory, complete_environment, complete_provider
 from .task_options import EXIT_CODES, TaskCommand, command_argument, command_options, copy_options, output_options
 
 EXAMPLES = f"""
@@ -17,7 +17,9 @@ sandport run --in src --in data.csv:in.csv -- ./build.sh
 sandport run --in . --out report -- pytest -q            report/ comes back, also after a failure
 sandport run --timeout 60 --json -- make 2>log | jq .code
 printf 'one\\ntwo\\n' | sandport run --stdin - -- sort -r
+sandport run --in . --exclude '*.log' --gitignore -- make      leave out what is no source
 sandport run -p local -c isolation=none -- ./bench.sh
+sandport run -c network=true --expose ~/.cache/pip -- pip download flask
 sandport run --keep --name build --in . -- make          then: sandport exec build -- make test
 
 With --keep the sandbox is kept also when the command failed or timed out, until 'sandport leases end' or its --ttl.
@@ -42,6 +44,13 @@ A signal, or a reader of our output that goes away, ends it all the same.
     metavar="KEY=VALUE",
     multiple=True,
     help="Config of the provider, over the environment's; true, 3, [1, 2] as in TOML, dots nest.",
+)
+@click.option(
+    "--expose",
+    metavar="DIR",
+    multiple=True,
+    shell_complete=complete_directory,
+    help="Show a folder of this machine inside, read-only, under its own path; provider local.",
 )
 @copy_options
 @command_options

@@ -1,20 +1,33 @@
-"""One line on the terminal that says what takes long; nothing where there is no terminal, or no wait."""
+"""One line on the terminal: what takes long, and how far it is; nothing where there is no terminal, or no wait.
+
+A library for this would cost more to import than most of what the command does. Each drawing is one write that goes
+over the last one and wipes only what that had more, so that nothing flickers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from .messages import printable, write
+
+if TYPE_CHECKING:
+    from sandport.sync.result import SyncProgress
 
 _PATIENCE_S = 1.0
 """What is done sooner is not worth a line."""
 _EVERY_S = 0.2
 _USUAL_COLUMNS = 80
-_CLEAR = "\r\x1b[K"
+_BAR_CELLS = 20
+_NARROW_COLUMNS = 70
+"""Below this the bar gives way to the numbers."""
+_WIPE = "\x1b[K"
+_CLEAR = "\r" + _WIPE
 
 
 class Status:
@@ -26,7 +39,9 @@ class Status:
 
     def __init__(self, *, quiet: bool) -> None:
         self._shown = not quiet and os.isatty(2) and os.environ.get("TERM", "dumb") != "dumb"
-        self.more = ""
+        self._fills = _fills()
+        self._progress: SyncProgress | None = None
+        self._line: _Line | None = None
 
     @contextlib.contextmanager
     def doing(self, what: str) -> Iterator[None]:
@@ -34,23 +49,74 @@ class Status:
         if not self._shown:
             yield
             return
-        self.more = ""
-        line = _Line(what, self)
+        self._progress = None
+        self._line = line = _Line(what, self)
         try:
             yield
         finally:
-            line.clear()
+            self._line = None
+            line.end()
 
-    def detail(self, text: str) -> None:
-        """More on what is being done, shown with the next drawing; may be called from any thread."""
-        self.more = f": {text}"
+    def progress(self, progress: SyncProgress) -> None:
+        """How far a copy is, shown with the next drawing; may be called from any thread."""
+        self._progress = progress
+
+    def clear(self) -> None:
+        """Wipe the line away until its next drawing: something else is about to be written there."""
+        if self._line is not None:
+            self._line.clear()
+
+    def text(self, what: str, elapsed_s: float, columns: int) -> str:
+        """What the line says.
+
+        Args:
+            what: Is being done.
+            elapsed_s: For so long.
+            columns: How much room there is.
+        """
+        progress = self._progress
+        if progress is None:
+            return f"{what} ... {elapsed_s:.0f} s"
+        files, size = f"{progress.files_done:,}", human_bytes(progress.bytes_done)
+        if progress.files_total:
+            files += f" of {progress.files_total:,}"
+        if progress.bytes_total:
+            size += f" of {human_bytes(progress.bytes_total)}"
+        rate = human_bytes(progress.bytes_done / elapsed_s) if elapsed_s else "0 B"
+        numbers = f"{files} files, {size}, {rate}/s, {elapsed_s:.0f} s"
+        share = _share(progress)
+        if share is None or columns < _NARROW_COLUMNS:
+            return f"{what} ... {numbers}"
+        full, empty = self._fills
+        done = int(share * _BAR_CELLS)
+        return f"{what} {full * done}{empty * (_BAR_CELLS - done)} {share:4.0%}  {numbers}"
+
+
+def _share(progress: SyncProgress) -> float | None:
+    """How much of it is done; None where nobody knows how much there is. A source that grows ends at the whole."""
+    if progress.bytes_total:
+        return min(progress.bytes_done / progress.bytes_total, 1.0)
+    if progress.files_total:
+        return min(progress.files_done / progress.files_total, 1.0)
+    return None
+
+
+def _fills() -> tuple[str, str]:
+    """What a bar is drawn with, done and to do."""
+    encoding = getattr(sys.stderr, "encoding", None) or "ascii"
+    try:
+        "█░".encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        # A terminal without them would show other characters, and more of them.
+        return "#", "."
+    return "█", "░"
 
 
 class _Line:
-    """One drawing of the line after the other, until it is cleared."""
+    """One drawing of the line after the other, until it ends."""
 
     def __init__(self, what: str, status: Status) -> None:
-        self._what = what
+        self._what = printable(what)
         self._status = status
         self._started = time.monotonic()
         self._drawn = False
@@ -59,14 +125,19 @@ class _Line:
 
     def _draw(self) -> None:
         self._drawn = True
-        text = printable(f"{self._what}{self._status.more} ... {time.monotonic() - self._started:.0f} s")
-        write(_CLEAR + text[: max(_columns() - 1, 10)])
+        columns = max(_columns() - 1, 10)
+        text = self._status.text(self._what, time.monotonic() - self._started, columns)
+        write(f"\r{text[:columns]}{_WIPE}")
         self._timer = self._loop.call_later(_EVERY_S, self._draw)
 
     def clear(self) -> None:
-        self._timer.cancel()
         if self._drawn:
+            self._drawn = False
             write(_CLEAR)
+
+    def end(self) -> None:
+        self._timer.cancel()
+        self.clear()
 
 
 def _columns() -> int:

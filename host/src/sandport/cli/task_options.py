@@ -45,6 +45,10 @@ class TaskCommand(ExampleCommand):
 def copy_options(function: _F) -> _F:
     """What goes in before, and comes out afterwards."""
     for option in (
+        *selection_options(
+            exclude="Leave out of what is copied, in and out; gitignore's patterns, from the top of each.",
+            gitignore="Leave out of what goes in what .gitignore files say.",
+        ),
         click.option(
             "--out",
             metavar="REMOTE[:LOCAL]",
@@ -62,6 +66,14 @@ def copy_options(function: _F) -> _F:
     ):
         function = option(function)
     return function
+
+
+def selection_options(*, exclude: str, gitignore: str) -> tuple[Callable[[_F], _F], Callable[[_F], _F]]:
+    """What is left out, with the words for it; the last one of the options first."""
+    return (
+        click.option("--gitignore", is_flag=True, help=gitignore),
+        click.option("--exclude", metavar="PATTERN", multiple=True, help=exclude),
+    )
 
 
 def command_options(function: _F) -> _F:

@@ -6,14 +6,18 @@ import asyncio
 import os
 import stat
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
-from sandport.errors import NotSupported, SandportError
+from sandport.errors import NotSupported, SandportError, UsageError
 from sandport.outcome import Outcome
 from sandport.sandbox import INLINE_STDIN_BYTES, Sandbox
-from sandport.sync.result import SyncProgress, SyncResult
+from sandport.sync.result import SyncResult
 
+from .copies import lines_of, notices_of
+from .listing import put_lines
 from .narrator import Narrator
 from .plan import Task
+from .report import Phase
 from .status import human_bytes
 from .streams import Inlet, outlets
 from .transfer import Transfer
@@ -47,10 +51,8 @@ class Work:
         """
         for transfer in self._task.into:
             await self._copy_in(sandbox, transfer)
-        with self._narrator.phase("command", None):
-            outcome = await self._command(sandbox)
-        self._report.take(outcome)
-        self._narrator.tell(f"{self._task.command[0]} {_how(outcome)}", "command")
+        if self._task.command:
+            await self._run(sandbox)
         for transfer in self._task.out:
             try:
                 await self._copy_out(sandbox, transfer)
@@ -59,6 +61,12 @@ class Work:
                 self._narrator.failed(error, of=transfer)
 
     # -------------------------------------------------------------- the command
+
+    async def _run(self, sandbox: Sandbox) -> None:
+        with self._narrator.phase("command", None):
+            outcome = await self._command(sandbox)
+        self._report.take(outcome)
+        self._narrator.tell(f"{self._task.command[0]} {_how(outcome)}", "command")
 
     async def _command(self, sandbox: Sandbox) -> Outcome:
         stdin = self._task.stdin
@@ -110,38 +118,73 @@ class Work:
     # -------------------------------------------------------------- files
 
     async def _copy_in(self, sandbox: Sandbox, transfer: Transfer) -> None:
-        with self._narrator.phase("syncIn", f"copying {transfer.local} in"):
-            result = await sandbox.sync_in(transfer.local, transfer.remote, on_progress=self._progress)
-        self._report.moved_files("in", transfer, result)
-        self._narrator.tell(f"{transfer.option}: {_moved(result)}", "syncIn")
-        self._left_out(transfer, result)
-        if result.files > _MANY_FILES:
+        manner = transfer.manner
+
+        async def copy() -> SyncResult:
+            return await sandbox.sync_in(
+                transfer.local,
+                transfer.remote,
+                mode=manner.mode,
+                exclude=manner.exclude,
+                gitignore=manner.gitignore,
+                follow_symlinks=manner.follow_symlinks,
+                replace=manner.replace,
+                delete=manner.delete,
+                dry_run=manner.dry_run,
+                on_progress=self._narrator.status.progress,
+            )
+
+        result = await self._copied("syncIn", f"copying {transfer.local} in", copy)
+        self._told("in", transfer, result)
+        if result.files > _MANY_FILES and not manner.selects:
             self._narrator.remark(
-                f"{transfer.option}: {result.files:,} files were copied; copying only what is needed is faster"
+                f"{transfer.option}: {result.files:,} files; --exclude PATTERN and --gitignore leave out what is not "
+                "needed there"
             )
 
     async def _copy_out(self, sandbox: Sandbox, transfer: Transfer) -> None:
-        with self._narrator.phase("syncOut", f"copying {transfer.remote} out"):
-            result = await sandbox.sync_out(transfer.remote, transfer.local or ".", on_progress=self._progress)
-        self._report.moved_files("out", transfer, result)
-        self._narrator.tell(f"{transfer.option}: {_moved(result)}", "syncOut")
-        self._left_out(transfer, result)
+        manner = transfer.manner
 
-    def _progress(self, progress: SyncProgress) -> None:
-        self._narrator.status.detail(
-            f"{progress.files_done:,} of {progress.files_total:,} files, "
-            f"{human_bytes(progress.bytes_done)} of {human_bytes(progress.bytes_total)}"
-        )
+        async def copy() -> SyncResult:
+            return await sandbox.sync_out(
+                transfer.remote,
+                transfer.local or ".",
+                mode=manner.mode,
+                exclude=manner.exclude,
+                gitignore=manner.gitignore,
+                delete=manner.delete,
+                dry_run=manner.dry_run,
+                max_bytes=manner.max_bytes,
+                max_entries=manner.max_entries,
+                on_progress=self._narrator.status.progress,
+            )
 
-    def _left_out(self, transfer: Transfer, result: SyncResult) -> None:
-        for what, count, listed in (
-            ("skipped", result.skipped_count, result.skipped),
-            ("refused", result.refused_count, result.refused),
-            ("changed while it was read", result.changed_count, result.changed),
-        ):
-            if count:
-                first = f"{os.fsdecode(listed[0].path)}: {listed[0].reason}" if listed else ""
-                self._narrator.remark(f"{transfer.option}: {count:,} {what} ({first}{', ...' if count > 1 else ''})")
+        self._told("out", transfer, await self._copied("syncOut", f"copying {transfer.remote} out", copy))
+
+    async def _copied(self, phase: Phase, what: str, copy: Callable[[], Awaitable[SyncResult]]) -> SyncResult:
+        with self._narrator.phase(phase, what):
+            try:
+                return await copy()
+            except ValueError as error:
+                # Options that do not go with what turned out to be there, such as a mode for a folder.
+                raise UsageError(str(error)) from error
+
+    def _told(self, direction: Literal["in", "out"], transfer: Transfer, result: SyncResult) -> None:
+        task, narrator = self._task, self._narrator
+        moved = self._report.moved_files(direction, transfer, result)
+        if task.command:
+            narrator.tell(
+                f"{transfer.option}: {result.files:,} files, {human_bytes(result.total_bytes)}",
+                "syncIn" if direction == "in" else "syncOut",
+            )
+        else:
+            if not moved.is_whole:
+                self._report.incomplete()
+            if not task.as_json and task.talk != "quiet":
+                put_lines(lines_of(transfer, result, into=direction == "in", verbose=task.talk == "verbose"))
+        brief = bool(task.command) and task.talk != "verbose"
+        for line in notices_of(result, at_most=1 if brief else 20):
+            narrator.remark(f"{transfer.option}: {line}")
 
 
 def _how(outcome: Outcome) -> str:
@@ -150,10 +193,6 @@ def _how(outcome: Outcome) -> str:
     if outcome.ended == "signalled":
         return f"was ended by signal {outcome.signal}" + (" (core dumped)" if outcome.core_dumped else "")
     return {"timedOut": "timed out", "outOfMemory": "ran out of memory"}[outcome.ended]
-
-
-def _moved(result: SyncResult) -> str:
-    return f"{result.files:,} files, {human_bytes(result.total_bytes)}"
 
 
 def _small_file(descriptor: int) -> bool:
