@@ -156,10 +156,12 @@ def sparse(path: bytes, pieces: Mapping[int, bytes], size: int) -> bytes:
 
     Args:
         path: Its name.
-        pieces: What there is, by where it begins.
+        pieces: What there is, by where it begins; whole blocks, but for the last of all.
         size: How long the whole is.
     """
     found = sorted(pieces.items())
+    if not found or found[-1][0] + len(found[-1][1]) < size:
+        found.append((size, b""))  # where the last hole ends
     numbers = [len(found), *(number for begin, data in found for number in (begin, len(data)))]
     stored = padded(b"".join(b"%d\n" % number for number in numbers)) + b"".join(data for _, data in found)
     records = {

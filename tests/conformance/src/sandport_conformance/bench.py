@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from . import __version__, schema
+from . import __version__, folders, schema
 from .facts import Facts
 from .masking import Masker
 from .outcomes import Failed, NotStarted, Untestable
@@ -304,7 +303,7 @@ class Bench:
         finally:
             self._shared = None
             self.close(*self.record_sessions)
-            shutil.rmtree(self._state_dir, ignore_errors=True)
+            folders.remove(self._state_dir)
         return [self.masker.text(text) for text in left + self._left]
 
     def _give_back_shared(self) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import secrets
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from . import folders
 from .declaration import Check, Uses
 from .facts import Facts
 from .home import LONG_GRACE_MS, Home
@@ -192,7 +192,7 @@ class Lab:
             session.process.close_input()  # all of them at once, so that their ends overlap
         self._bench.close(*self._own)
         for folder in self._folders:
-            shutil.rmtree(folder, ignore_errors=True)
+            folders.remove(folder)
 
     def peak_memory_bytes(self) -> int:
         """The most memory that a worker of this check had."""

@@ -129,9 +129,14 @@ class Sandbox:
 
 def output_size(message: Message, request_id: Id) -> int:
     """How many bytes of output of this request a message brings."""
+    return len(output_of_message(message, request_id))
+
+
+def output_of_message(message: Message, request_id: Id) -> bytes:
+    """The output of this request that a message brings; none where it brings something else."""
     if message.kind != "notification" or message.method != "output" or message.params.get("id") != request_id:
-        return 0
-    return len(_bytes_of(message.params))
+        return b""
+    return _bytes_of(message.params)
 
 
 def streams_of(session: Session, request_id: Id) -> dict[str, Stream]:

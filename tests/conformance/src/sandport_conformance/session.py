@@ -216,6 +216,10 @@ class Session:
         found = [message for message in self.messages[after:] if message.kind == "fault"]
         return [message for message in found if not requirements or message.breaks in requirements]
 
+    def forget(self) -> None:
+        """Keep no message that was read so far; for who moves more through here than is worth keeping."""
+        self.messages.clear()
+
     def patience(self, method: str) -> float:
         """How long an answer to a method may take."""
         if method in ("initialize", "ping", "shutdown", "validateConfig", "a request"):

@@ -130,9 +130,10 @@ def what_is_sent_is_whole(lab: Lab) -> None:
 def the_answer_comes_when_all_is_in_place(lab: Lab) -> None:
     """A command right behind the answer sees everything; and the answer does not come before the stream has ended."""
     sandbox = lab.sandbox
-    folders = [directory(b"d%d" % number, mode=0o700, mtime_s=1_000_000_000 + number) for number in range(10)]
-    files = [file(b"d%d/f%d" % (number % 10, number), noise(3_000, number), mode=0o640) for number in range(300)]
-    content = [*folders, *files, file(b"last", b"the last one", mode=0o600)]
+    content = [file(b"first", b"the first one", mode=0o600)]
+    for number in range(10):
+        content.append(directory(b"d%d" % number, mode=0o700, mtime_s=1_000_000_000 + number))
+        content += [file(b"d%d/f%d" % (number, n), noise(3_000, n), mode=0o640) for n in range(30)]
     sent = send_tree(lab, sandbox, content, "kit/in-place/one")
     seen = look(lab, sandbox, "kit/in-place/one")
     expect_tree(seen, sent, "data", "mode", "mtime_s", what="what a command sees right behind the answer")

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from sandport_conformance.archives import (
+    BLOCK,
     END,
     STRANGE_OWNER,
     Entry,
@@ -101,13 +102,13 @@ def what_has_the_name_is_replaced(lab: Lab) -> None:
     fix="Answer PathRefused where a member cannot be put in its place; `dispatched` is `no` only before the first.",
 )
 def what_cannot_be_placed_is_an_error(lab: Lab) -> None:
-    """A file where a directory is, a directory where a file is, a `path` that is a file: PathRefused, all untouched."""
+    """A file or a link where a directory is, and a `path` that is a file: PathRefused, and all is untouched."""
     sandbox, path = lab.sandbox, "kit/refused"
     planted = plant(lab, sandbox, [directory(b"folder"), file(b"folder/mine", b"stays"), file(b"file", b"stays")], path)
-    for entries in ([file(b"folder", b"new")], [directory(b"file"), file(b"file/new", b"new")]):
-        refused_in(lab, sandbox, archive(entries), path, "PathRefused")
+    for entry in (file(b"folder", b"new"), link(b"folder", b"file")):
+        refused_in(lab, sandbox, archive([entry]), path, "PathRefused")
         there = look(lab, sandbox, path)
-        expect_tree(there, planted, "data", what=f"after {entries[0].path!r} of another kind was refused")
+        expect_tree(there, planted, "data", what=f"after a {entry.kind} in a directory's place was refused")
     error = refused_in(lab, sandbox, archive([file(b"new", b"new")]), f"{path}/file", "PathRefused")
     expect_no_effect(error, "syncIn into a path that is a file")
     expect_tree(look(lab, sandbox, path), planted, "data", what="after syncIn into a file was refused")
@@ -188,7 +189,12 @@ def planted_links_are_not_followed(lab: Lab) -> None:
             [file(b"file", b"through a link")],
             [file(b"new", b"through a link")],
             [directory(b"folder", mode=0o700), file(b"folder/file", b"through a link"), file(b"folder/new", b"x")],
-            [file(b"way/file", b"through a link"), directory(b"way/folder/new")],
+            [
+                directory(b"way"),
+                file(b"way/file", b"through a link"),
+                directory(b"way/folder"),
+                file(b"way/folder/file"),
+            ],
         ):
             _send_whatever(lab, archive(entries), path)
             outside.expect_untouched(f"syncIn of {entries[0].path!r} over a link to {top!r}")
@@ -211,7 +217,7 @@ def brought_links_are_not_followed(lab: Lab) -> None:
     outside = _Outside(lab, "brought")
     for number, top in enumerate(outside.tops):
         for entries in (
-            [link(b"a", top), file(b"a/file", b"through a link"), file(b"a/new", b"through a link")],
+            [link(b"a", top), directory(b"a"), file(b"a/file", b"through a link"), file(b"a/new", b"through a link")],
             [link(b"b", top + b"/file"), file(b"b", b"through a link")],
             [link(b"c", top), directory(b"c", mode=0o700), file(b"c/new", b"x")],
         ):
@@ -254,7 +260,7 @@ def names_that_lead_out_are_refused(lab: Lab) -> None:
 )
 def sparse_members_come_in_whole(lab: Lab) -> None:
     """A sparse member arrives under its own name with all of its content, holes at both ends too."""
-    pieces = {4_096: b"first", 1_000_000: noise(70_001), 3_000_000: b"last"}
+    pieces = {4_096: noise(BLOCK), 1_003_520: noise(137 * BLOCK), 3_002_368: b"last"}
     content = bytearray(3_500_001)
     for begin, data in pieces.items():
         content[begin : begin + len(data)] = data
@@ -296,12 +302,12 @@ def files_with_holes_come_out_whole(lab: Lab) -> None:
 def sparse_members_stay_sparse(lab: Lab) -> None:
     """A sparse member takes no more of the disk than what there is of it."""
     size = 64 << 20
-    send(lab, lab.sandbox, sparse(b"sparse", {size // 2: b"x"}, size) + END, "kit/room")
+    send(lab, lab.sandbox, sparse(b"sparse", {size // 2: bytes(BLOCK)}, size) + END, "kit/room")
     result = lab.sandbox.execute(lab.command("disk_use", name="kit/room/sparse"))
     said = output_of(result).split()
     if result.get("exitCode") != 0 or not said or not said[0].isdigit():
         raise NotApplicable(f"the sandbox does not tell what a file takes of its disk: {output_of(result)!r:.60}")
-    expect(int(said[0]) < size // 1024 // 4, f"one byte in {size} takes {said[0].decode()} KiB of the disk")
+    expect(int(said[0]) < size // 1024 // 4, f"a block in {size} bytes takes {said[0].decode()} KiB of the disk")
     run(lab, lab.sandbox, "remove_tree", path="kit/room")
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
 from . import mutant
-from .archive_in import Member, Refused, Unpacker
+from .archive_in import Member, Refused, Source, Unpacker
 from .archive_out import Packer
 from .files import Files
 from .healthy import Call, Healthy
@@ -166,13 +167,17 @@ class OpensWhatHasTheName(Healthy):
 class CleanAtFirst(Unpacker):
     """Looks for links before it begins, and trusts those that it makes."""
 
-    def __init__(self, *arguments: object) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
+    def __init__(self, source: Source, top: int, cancelled: threading.Event) -> None:
+        super().__init__(source, top, cancelled)
         self.made: set[bytes] = set()
 
     def make_link(self, parts: list[bytes], member: Member) -> None:
         super().make_link(parts, member)
         self.made.add(parts[-1])
+
+    def clear_for_directory(self, name: bytes, parent: int) -> None:
+        if name not in self.made:
+            super().clear_for_directory(name, parent)
 
     def step(self, part: bytes, descriptor: int) -> int:
         if part in self.made:

@@ -16,12 +16,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import signal
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from sandport_conformance import folders
 
 Json = dict[str, Any]
 
@@ -134,8 +135,8 @@ class Place:
             time.sleep(_LOOK_S)
 
     def remove(self) -> None:
-        """Remove the folder, and the sandbox from the list with it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove the folder, and the sandbox from the list with it; directories in it may be closed to writing."""
+        folders.remove(self.folder)
 
     def end(self) -> None:
         """End the sandbox and all that runs in it."""
