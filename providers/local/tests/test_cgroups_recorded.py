@@ -199,6 +199,25 @@ def test_a_sandbox_is_put_as_high_as_may_be_and_inside_every_limit_on_us(label: 
         assert cgroups._place(tree, ["memory"]) == os.path.normpath(f"{copy.where['root']}/{place}")
 
 
+def test_of_several_limits_on_us_the_deepest_holds(folder: Path) -> None:
+    copy = Copy(folder, "v2-root-in-the-leaf-of-a-limited-service")
+    for name in ("system.slice/memory.max", "system.slice/cpu.max"):
+        Path(copy.where["root"], name).write_text("1000000000 100000\n")
+    tree = find_hierarchies(**copy.where).v2
+    assert tree is not None
+    assert cgroups._place(tree, ["memory"]) == f"{copy.where['root']}/system.slice/run-u8.service"
+
+
+def test_where_we_may_create_but_not_move_processes_is_no_place(folder: Path) -> None:
+    copy = Copy(folder, "v2-user-below-systemd")
+    tree = find_hierarchies(**copy.where).v2
+    assert tree is not None
+    for directory in tree.chain:
+        Path(directory, "cgroup.procs").chmod(0o444)
+    with without_roots_rights():
+        assert "belong to root" in str(cgroups.why_not(**copy.where))
+
+
 @pytest.mark.parametrize("label", ["v2-root-in-a-service", "v1-root-in-a-service", "hybrid-root-in-a-service"])
 def test_the_counter_is_read_as_that_version_writes_it(folder: Path, label: str) -> None:
     copy = Copy(folder, label)

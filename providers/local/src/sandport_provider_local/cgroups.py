@@ -169,7 +169,7 @@ class Mount:
 
 def parse_mounts(text: str) -> list[Mount]:
     """The cgroup mounts that can be reached, in order; a line that is none of mountinfo's is passed over."""
-    by_point: dict[str, Mount | None] = {}
+    by_point: dict[str, Mount] = {}
     for line in text.split("\n"):
         fields = line.split(" ")
         if "-" not in fields[6:]:
@@ -182,11 +182,10 @@ def parse_mounts(text: str) -> list[Mount]:
         options = frozenset(fields[end + 3].split(","))
         # What is mounted over something else at the same point hides it, of whatever kind it is.
         by_point.pop(point, None)
-        by_point[point] = None
         if kind in ("cgroup", "cgroup2"):
             read_only = "ro" in fields[5].split(",") or "ro" in options
             by_point[point] = Mount(point, _unescaped(fields[3]), kind, options, read_only=read_only)
-    return [mount for mount in by_point.values() if mount is not None]
+    return list(by_point.values())
 
 
 def parse_own(text: str) -> dict[str, str]:
@@ -511,7 +510,7 @@ class Cgroup:
         return None if self._counter is None else os.open(self._counter, os.O_RDONLY | os.O_CLOEXEC)
 
     def kill(self, *, timeout_s: float = KILL_S) -> list[int]:
-        """Kill everything in it; blocks until that is gone, mostly some milliseconds. Nothing can run in it after.
+        """Kill everything in it; blocks until that is gone, mostly some milliseconds. Add nothing to it afterwards.
 
         Returns:
             The processes that are still there after `timeout_s`; empty when all are gone.
