@@ -1,7 +1,7 @@
 """The bytes of one file from an archive to where they belong, by the cheapest way that both file systems allow.
 
-As in `pump`, with the difference that an archive has the bytes at another place than the file: small ones through
-memory, where the reader has them already; big ones by copy_file_range, else sendfile, else reading and writing.
+As in `pump`, with the difference that an archive has the bytes at another place than the file: by copy_file_range,
+else sendfile, else reading and writing.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from sandport.sync.pump import SMALL_BYTES
 from sandport.sync.tar_format import ArchiveTruncatedError, Member
-from sandport.sync.tar_read import TarReader
 
 __all__ = ["Delivery"]
 
-_SMALL_BYTES: Final = 64 << 10
 _PIECE_BYTES: Final = 8 << 20
 _BLOCK_BYTES: Final = 1 << 20
 
@@ -42,26 +41,18 @@ class Delivery:
         self._archive_fd = archive_fd
         self._ways: list[_Way] = _kernel_ways()
 
-    def put(self, member: Member, target_fd: int, reader: TarReader | None) -> None:
+    def put(self, member: Member, target_fd: int) -> None:
         """Write one file.
 
         Args:
             member: What the archive says of it.
             target_fd: The file, empty, opened for writing.
-            reader: The reader whose current member it is, if it is one's.
 
         Raises:
             ArchiveTruncatedError: The archive ends before.
             OSError: As the system said.
         """
         stored, extents = member.stored_bytes, member.extents
-        if reader is not None and stored <= _SMALL_BYTES and extents is None:
-            data = reader.read(stored)
-            written = os.write(target_fd, data) if data else 0
-            while written < stored:
-                written += os.write(target_fd, data[written:])
-            self.advance(stored)
-            return
         if extents is None:
             self._stretch(member.data_offset, target_fd, 0, stored)
             return
@@ -82,7 +73,7 @@ class Delivery:
             self.advance(moved)
 
     def _piece(self, source: int, target_fd: int, offset: int, size_bytes: int) -> int:
-        while self._ways and size_bytes > _SMALL_BYTES:
+        while self._ways and size_bytes > SMALL_BYTES:
             try:
                 moved = self._ways[0](self._archive_fd, target_fd, source, offset, size_bytes)
             except OSError as error:

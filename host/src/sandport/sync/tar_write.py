@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from sandport.sync.errors import SyncError, failure, printable
+from sandport.sync.pump import SMALL_BYTES, read_on
 from sandport.sync.tar_format import (
     BLOCK_BYTES,
     LONGEST_PATH_BYTES,
@@ -29,9 +30,6 @@ __all__ = ["DescriptorSink", "Sink", "TarWriter"]
 
 _BATCH_BYTES: Final = 1 << 20
 """How much is gathered before it is written."""
-
-_SMALL_BYTES: Final = 64 << 10
-"""Up to here a file is read at once, and nobody asks where its holes are."""
 
 _PIECE_BYTES: Final = 8 << 20
 """Between two pieces of a big file the caller may stop the copy."""
@@ -148,18 +146,18 @@ class TarWriter:
         Raises:
             SyncError: The path is longer than an archive may hold, or the file cannot be read.
         """
-        if size_bytes > _SMALL_BYTES:
+        if size_bytes > SMALL_BYTES:
             return self._big(path, mode, size_bytes, mtime_ns, fd, advance or _ignore)
         try:
             # A byte from an empty file shows one of the kernel's own files, whose sizes mean nothing.
             data = os.read(fd, size_bytes or 1)
-            given = len(data)
-            if given != size_bytes:
-                data = _rest_of(fd, data, size_bytes)
-                given = max(given, len(data))
-                data = data.ljust(size_bytes, b"\0")
+            if len(data) < size_bytes:
+                data = read_on(fd, data, size_bytes)
         except OSError as error:
             raise failure(error, path, "read") from error
+        given = len(data)
+        if given != size_bytes:
+            data = data.ljust(size_bytes, b"\0") if size_bytes else b""
         header = self._header(b"0", path, mode, size_bytes, mtime_ns)
         fill = -size_bytes % BLOCK_BYTES
         self._batch += (header, data, ZERO_BLOCK[:fill])
@@ -255,7 +253,7 @@ class TarWriter:
 
     def _send(self, fd: int, offset: int, size_bytes: int) -> int:
         out_fd = self._out_fd
-        if out_fd is None or size_bytes <= _SMALL_BYTES:
+        if out_fd is None or size_bytes <= SMALL_BYTES:
             return 0
         self.flush()
         while True:
@@ -412,16 +410,6 @@ def _find_extents(fd: int, size_bytes: int) -> Extents | None:
     if position < size_bytes:
         extents.add(position, size_bytes - position)
     return extents
-
-
-def _rest_of(fd: int, data: bytes, size_bytes: int) -> bytes:
-    """Read on after a short read, until the file gives nothing more, and take nothing past its size."""
-    while len(data) < size_bytes:
-        more = os.pread(fd, size_bytes - len(data), len(data))
-        if not more:
-            break
-        data += more
-    return data[:size_bytes]
 
 
 def _descriptor_of(sink: Sink) -> int | None:

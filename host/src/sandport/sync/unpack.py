@@ -20,6 +20,7 @@ from sandport.sync.errors import SourceMissingError, SyncError, TooLargeError, f
 from sandport.sync.ledger import Ledger
 from sandport.sync.meter import Meter
 from sandport.sync.mirror import Mirror
+from sandport.sync.pump import SMALL_BYTES
 from sandport.sync.rehearsal import RehearsalTree
 from sandport.sync.result import SyncResult
 from sandport.sync.scan import Totals
@@ -389,13 +390,26 @@ def _write(
     delivery: Delivery,
     reader: TarReader | None,
 ) -> None:
+    """Write one file.
+
+    Args:
+        tree: Where to.
+        entry: What it will be there.
+        member: Its data.
+        delivery: The way of those that are not at hand.
+        reader: The reader whose current member it is, if it is one's.
+    """
     if isinstance(tree, RehearsalTree):
         tree.put(entry)
         delivery.advance(entry.size_bytes)
         return
+    if reader is not None and entry.size_bytes <= SMALL_BYTES and member.extents is None:
+        tree.put(entry, reader.read(entry.size_bytes))
+        delivery.advance(entry.size_bytes)
+        return
     target_fd = tree.stage(entry)
     try:
-        delivery.put(member, target_fd, reader)
+        delivery.put(member, target_fd)
     except OSError as error:
         raise failure(error, tree.path_of(entry.name), "copy into") from error
     tree.commit(entry)
