@@ -310,6 +310,36 @@ def test_a_process_is_added_to_each_of_its_directories(make: Make) -> None:
         )
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_process_adds_itself_whole_and_so_all_that_it_starts(make: Make, threads: int) -> None:
+    cgroup = make(**WANTED)
+    program = f"""
+import os, sys, threading
+sys.path.insert(0, {os.path.dirname(cgroups.__file__)!r})
+import cgroups
+for _ in range({threads}):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+cgroups.Cgroup.open({cgroup.name!r}).add(0)
+print(len(os.listdir("/proc/self/task")), flush=True)
+if os.fork():
+    os.wait()
+else:
+    sys.stdin.read()
+"""
+    with started(None, program) as process:
+        assert line_of(process) == str(threads + 1)
+        until(lambda: len(cgroup.members()) == 2, "its child is there")
+        for path in cgroup.paths:
+            inside = Path(path, "cgroup.procs").read_text().split()
+            assert str(process.pid) in inside
+            assert len(inside) == 2
+        where = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/cgroup")]
+        assert len(where) == threads + 1
+        assert len(set(where)) == 1
+        assert where[0].count(f"/sandport/{cgroup.name}\n") == len(cgroup.paths)
+        assert cgroup.kill() == []
+
+
 def test_a_process_that_is_gone_cannot_be_added(make: Make) -> None:
     cgroup = make(pids=40)
     with started(None, "pass") as process:

@@ -470,13 +470,21 @@ class Cgroup:
     def add(self, pid: int) -> None:
         """Move a process in; 0 is this one. What it forks afterwards is in too, what it had forked before is not.
 
+        The kernel takes some 10 ms for it; but with version 1 a tenth of one for this process, while it has one thread.
+
         Raises:
             ProcessLookupError: There is no such process.
             CgroupUnavailable: It may not be moved from where it is.
         """
+        # To move a process the kernel waits until no processor is amid a fork. A thread that moves itself it need not
+        # wait for, and a process of one thread is that thread.
+        is_one_thread = pid == 0 and len(os.listdir("/proc/self/task")) == 1
         for path in self.paths:
+            tasks = os.path.join(path, "tasks")
             try:
-                _write(os.path.join(path, "cgroup.procs"), str(pid))
+                _write(
+                    tasks if is_one_thread and os.path.exists(tasks) else os.path.join(path, "cgroup.procs"), str(pid)
+                )
             except ProcessLookupError:
                 raise
             except OSError as error:
