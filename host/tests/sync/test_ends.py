@@ -142,11 +142,14 @@ def test_a_file_that_grows_for_ever_comes_to_an_end(sandbox: Sandbox, tmp_path: 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with room for 2 MiB."""
+    """A file system with room for 16 MiB."""
     place = tmp_path / "small"
     place.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0777", "tmpfs", place], capture_output=True, check=False, text=True
+        ["mount", "-t", "tmpfs", "-o", "size=16m,mode=0777", "tmpfs", place],
+        capture_output=True,
+        check=False,
+        text=True,
     )
     if mounted.returncode:
         pytest.skip(f"cannot mount a small file system: {mounted.stderr.strip()}")
@@ -154,21 +157,43 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", place], check=True)
 
 
-@pytest.mark.parametrize("tree", [many_files(300, 10_000), Directory({b"big": File(b"x" * 5_000_000)})])
-def test_a_full_disk_is_named_and_leaves_no_scratch(sandbox: Sandbox, small_disk: Path, tree: Directory) -> None:
-    make(sandbox.path / "out", tree)
-    for target in (small_disk, small_disk / "fresh"):
-        with pytest.raises(SpaceExhaustedError, match="free space") as caught:
-            copy_out(sandbox.fd, b"out", target)
-        assert isinstance(caught.value.__cause__, OSError)
-        assert caught.value.__cause__.errno == errno.ENOSPC
-        assert caught.value.path.startswith(os.fsencode(target))
-        assert scratch_below(small_disk) == set()
-        written, sent = look(small_disk), look(sandbox.path / "out")
-        inside = (b"fresh",) if target.name == "fresh" else ()
-        for at, what in written.items():
-            if what[0] == "file" and at[: len(inside)] == inside:
-                assert what == sent[at[len(inside) :]]
+@pytest.mark.parametrize("tree", [many_files(400, 50_000), Directory({b"big": File(b"x" * 20_000_000)})])
+@pytest.mark.parametrize("way", ["out", "in", "in, replace", "in, delete"])
+def test_a_full_disk_is_named_and_leaves_no_scratch(
+    sandbox: Sandbox, tmp_path: Path, small_disk: Path, tree: Directory, way: str
+) -> None:
+    make(tmp_path / "source", tree)
+    old = Directory({b"mine": File(b"mine"), b"d1": Directory({b"mine": File(b"mine")})})
+    make(small_disk / "there", old)
+    root_fd = os.open(small_disk, os.O_RDONLY)
+    source_fd = os.open(tmp_path, os.O_RDONLY)
+
+    def copy(name: str) -> SyncResult:
+        if way == "out":
+            return copy_out(source_fd, b"source", small_disk / name)
+        return copy_in(
+            tmp_path / "source", root_fd, name.encode(), replace=way == "in, replace", delete=way == "in, delete"
+        )
+
+    try:
+        for name in ("there", "fresh"):
+            with pytest.raises(SpaceExhaustedError, match="free space") as caught:
+                copy(name)
+            assert isinstance(caught.value.__cause__, OSError)
+            assert caught.value.__cause__.errno == errno.ENOSPC
+            assert name.encode() in caught.value.path
+            assert scratch_below(small_disk) == set()
+            kept = {b"there/" + path for path in (b"mine", b"d1", b"d1/mine")}
+            assert names_below(small_disk) >= kept, "what was there before is gone though the copy failed"
+            if way == "in, replace":
+                assert names_below(small_disk) == {b"there"} | kept
+            sent = look(tmp_path / "source")
+            for at, what in look(small_disk).items():
+                if what[0] == "file" and at[-1] != b"mine":
+                    assert what == sent[at[1:]]
+    finally:
+        os.close(root_fd)
+        os.close(source_fd)
 
 
 @pytest.mark.parametrize("target", ["existing", "fresh"])

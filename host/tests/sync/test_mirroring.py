@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from host.tests.sync.conftest import MEMORY, Sandbox
 from host.tests.sync.test_faithful import trees, without_times_of_directories
-from host.tests.sync.trees import Directory, File, Link, Node, Seen, look, make, names_below
+from host.tests.sync.trees import Directory, File, Link, Node, Seen, look, make, names_below, scratch_below
 from sandport.sync import (
     SourceMissingError,
     SyncCancelledError,
@@ -235,6 +235,45 @@ def test_other_copies_scratch_is_left_to_them(sandbox: Sandbox, tmp_path: Path) 
     make(sandbox.path / "work", Directory({b".sandport-0": Directory({b"f": File()}), b"gone": File()}))
     copy_in(tmp_path / "source", sandbox.fd, b"work", delete=True)
     assert names_below(sandbox.path / "work") == {b"f", b".sandport-0", b".sandport-0/f"}
+
+
+def test_a_mirror_that_is_cancelled_anywhere_leaves_whole_files_and_the_modes_that_were_there(
+    as_user: Callable[[Callable[[Path], None]], None],
+) -> None:
+    def copy(base: Path) -> None:
+        gone: dict[bytes, Node] = {b"gone%d" % number: File(b"old") for number in range(4)}
+        old = Directory({b"d": Directory(gone, 0o500), b"shut": Directory(gone, 0o500), **gone})
+        make(base / "source", Directory({b"d": Directory({b"f": File(b"new")}, 0o555), b"f": File(b"new")}))
+        sent = look(base / "source")
+        half_deleted = 0
+        for asked_before in range(1_000):
+            place = base / f"sandbox{asked_before}"
+            place.mkdir()
+            make(place / "work", old)
+            before = look(place / "work")
+            questions = iter(range(1_000))
+            root_fd = os.open(place, os.O_RDONLY)
+            cancelled = lambda: next(questions) >= asked_before  # noqa: E731, B023 - it is called in this round only
+            try:
+                done = copy_in(base / "source", root_fd, b"work", delete=True, cancelled=cancelled).deleted
+            except SyncCancelledError:
+                done = 0
+            os.close(root_fd)
+            assert os.listdir(place) == ["work"]
+            assert scratch_below(place) == set()
+            after = look(place / "work")
+            for at, what in after.items():
+                if what[0] == "file":
+                    assert what in (before.get(at), sent.get(at))
+            assert after[(b"d",)][1] in (0o500, 0o555)
+            assert after.get((b"shut",), ("", 0o500))[1] == 0o500
+            if done:
+                assert done == 13
+                break
+            half_deleted += bool(before.keys() - after.keys())
+        assert half_deleted > 5, "no cancel came while it deleted"
+
+    as_user(copy)
 
 
 # What is never emptied
