@@ -18,7 +18,7 @@ from sandport.sync.paths import leads_out
 from sandport.sync.selection import Selection, Verdict
 from sandport.sync.tar_format import Kind, Member
 
-__all__ = ["Course", "Originals", "want"]
+__all__ = ["Course", "Originals", "plain_path", "want"]
 
 _NOWHERE: Final = (b"", b".")
 
@@ -121,13 +121,6 @@ class Course:
         """The path of the first so many directories of `down`."""
         return b"/".join(self._names[: self._shared + count])
 
-    def path_of(self, path: bytes) -> bytes | None:
-        """Spell a path of the archive as `directory` does; None if it may not be taken at all."""
-        if path.startswith(b"/") or b"\0" in path:
-            return None
-        names = [name for name in path.split(b"/") if name not in _NOWHERE]
-        return None if b".." in names else b"/".join(names)
-
     def _names_of(self, member: Member) -> list[bytes] | None:
         path = member.path
         names = [name for name in path.split(b"/") if name not in _NOWHERE]
@@ -204,6 +197,14 @@ class Course:
         self.implied += len(self.down)
         self._names = names
         self.directory = b"".join([b"%b/" % name for name in names])
+
+
+def plain_path(path: bytes) -> bytes | None:
+    """Spell a path of an archive as `Course.directory` does; None if it may not be taken at all."""
+    if path.startswith(b"/") or b"\0" in path:
+        return None
+    names = [name for name in path.split(b"/") if name not in _NOWHERE]
+    return None if b".." in names else b"/".join(names)
 
 
 class Originals:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from sandport.sync.copy import Account, Bounds, too_large
 from sandport.sync.entries import DIRECTORY_MODE_BITS, FILE_MODE_BITS, DirectoryEntry, FileEntry, LinkEntry
 from sandport.sync.errors import SourceMissingError, SyncError, TooLargeError, failure, printable
@@ -22,10 +24,10 @@ from sandport.sync.meter import Meter
 from sandport.sync.mirror import Mirror
 from sandport.sync.pump import SMALL_BYTES
 from sandport.sync.rehearsal import RehearsalTree
-from sandport.sync.result import SyncResult
+from sandport.sync.result import Skipped, SyncResult
 from sandport.sync.scan import Totals
 from sandport.sync.selection import IGNORE_FILE_BYTES, Selection
-from sandport.sync.tar_course import Course, Originals, want
+from sandport.sync.tar_course import Course, Originals, plain_path, want
 from sandport.sync.tar_deliver import Delivery
 from sandport.sync.tar_format import ArchiveBrokenError, Kind, Member
 from sandport.sync.tar_read import TarReader
@@ -47,10 +49,12 @@ class Inspection(Totals, frozen=True):
         files: Regular files, hard links included.
         total_bytes: The sizes of all these, holes included.
         top: What the archive says of the top of its tree, mode and time; None if nothing.
+        unread: Ignore files whose patterns do not count, and why.
         originals: For `unpack`: what hard links lead to.
     """
 
     top: tuple[int, int] | None = None
+    unread: tuple[Skipped, ...] = ()
     originals: frozenset[bytes] = frozenset()
 
 
@@ -71,27 +75,32 @@ def inspect(
         TooLargeError: It is past a ceiling.
         SyncError: It cannot be read.
     """
+    unread: tuple[Skipped, ...] = ()
     if selection is not None and selection.wants(_IGNORE_FILE):
-        _learn(spool_fd, selection, poll)
+        unread = _learn(spool_fd, selection, poll)
     wanted: set[bytes] = set()
     found = _Count(spool_fd, bounds, selection, None, wanted).run(poll)
     if wanted:
         # What the links lead to is known only now, and with it how much they add.
         originals = frozenset(wanted)
         found = _Count(spool_fd, bounds, selection, originals, wanted).run(poll)
-    return found
+    return msgspec.structs.replace(found, unread=unread) if unread else found
 
 
-def _learn(spool_fd: int, selection: Selection, poll: Callable[[], None]) -> None:
+def _learn(spool_fd: int, selection: Selection, poll: Callable[[], None]) -> tuple[Skipped, ...]:
+    """Tell a selection what the archive's ignore files hold, wherever they come in it."""
+    unread = Ledger()
     reader = TarReader.of_file(spool_fd)
-    course = Course(Ledger(), None, links=Bounds().links)
     for member in reader.members():
         poll()
-        if member.kind is not Kind.FILE or member.extents is not None or member.size_bytes > IGNORE_FILE_BYTES:
+        path = plain_path(member.path) if member.kind is Kind.FILE else None
+        if path is None or not selection.wants(path):
             continue
-        path = course.path_of(member.path)
-        if path is not None and selection.wants(path):
-            selection.learn(path, reader.read(member.stored_bytes))
+        if member.size_bytes > IGNORE_FILE_BYTES or member.extents is not None:
+            unread.skip(path, f"its patterns do not count: it is longer than {IGNORE_FILE_BYTES >> 10} KiB")
+        elif not selection.learn(path, reader.read(member.size_bytes)):
+            unread.skip(path, "its patterns do not count: there are too many ignore files")
+    return unread.result().skipped
 
 
 class _Count:
@@ -146,7 +155,7 @@ class _Count:
         )
 
     def _hard_link(self, member: Member, path: bytes) -> None:
-        target = self._course.path_of(member.link_target)
+        target = plain_path(member.link_target)
         if target is None:
             return
         if self._known is None:
@@ -203,6 +212,8 @@ def unpack(
         mirrors = mirror is not None and not tree.fresh
         if mirror is not None and mirrors and tree.fd is not None:
             mirror.check(tree.fd, tree.path_of())
+        for notice in inspection.unread:
+            account.skip(notice.path, notice.reason)
         meter.begin(files_total=inspection.files, bytes_total=inspection.total_bytes)
         _Unpacking(spool_fd, tree, inspection, meter, bounds, account, selection).run()
         if mirror is not None and mirrors and tree.fd is not None and account.known is not None:
@@ -302,7 +313,7 @@ class _Unpacking:
         """Write once more what the archive itself holds under the other name; the target is not asked."""
         course = self._course
         path = course.directory + name
-        target = course.path_of(member.link_target)
+        target = plain_path(member.link_target)
         offset = None if target is None else self._originals.find(target)
         if offset is None:
             self._account.refuse(path, "it is a hard link to a file that the archive does not hold before it")

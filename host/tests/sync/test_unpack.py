@@ -1,0 +1,770 @@
+"""Archives from a sandbox on their way into a directory of this machine: what arrives, and what an enemy achieves."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import stat
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from host.tests.sync.archives import (
+    END,
+    header,
+    member,
+    pack_bytes,
+    padded,
+    pax,
+    place_in_memory,
+    run,
+    unpack_bytes,
+)
+from host.tests.sync.test_faithful import trees, without_times_of_directories
+from host.tests.sync.trees import Directory, File, Link, Node, leads_outside, look, make, names_below, scratch_below
+from sandport.sync import (
+    PathOutsideRootError,
+    Refused,
+    Skipped,
+    SourceMissingError,
+    SyncCancelledError,
+    SyncError,
+    TargetBusyError,
+    TooLargeError,
+    copy_out,
+)
+from sandport.sync.copy import Account, Bounds, LinkRule
+from sandport.sync.meter import Meter
+from sandport.sync.mirror import KnownPaths, Mirror
+from sandport.sync.rehearsal import RehearsalTree
+from sandport.sync.result import SyncProgress
+from sandport.sync.selection import Selection
+from sandport.sync.spool import Spool
+from sandport.sync.tar_format import ArchiveBrokenError, ArchiveTruncatedError, Dialect
+from sandport.sync.target import TargetTree
+from sandport.sync.unpack import inspect, unpack, unpack_file
+
+MIB = 1 << 20
+
+INSIDE = Bounds(LinkRule.INSIDE, 1 << 30, 100_000)
+ANY = Bounds(LinkRule.ANY, 1 << 30, 100_000)
+
+
+def reasons(notices: tuple[Skipped | Refused, ...]) -> dict[bytes, str]:
+    return {notice.path: notice.reason for notice in notices}
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    (tmp_path / "target").mkdir()
+    return tmp_path / "target"
+
+
+# What arrives
+
+
+@settings(max_examples=40, deadline=None)
+@given(trees(3), st.sampled_from([[], ["*a*"], ["[!a-z]*"], ["*", "!*/"]]))
+@example(Directory({}), [])
+@example(Directory({b"a": Link(b"up/../../.."), b"up": Link(b".")}), [])
+@example(Directory({b"a": File(b"", hole_before=300_000), b"b": Link(b"b//.")}, 0o700), ["a"])
+def test_a_tree_through_an_archive_is_what_the_direct_way_makes_of_it(tree: Directory, exclude: list[str]) -> None:
+    """Same tree, same counts, same notices, whichever way a tree comes."""
+    with place_in_memory() as base:
+        make(base / "sandbox", Directory({b"work": tree}))
+        root_fd = os.open(base / "sandbox", os.O_RDONLY)
+        try:
+            direct = copy_out(root_fd, b"work", base / "direct", selection=Selection.build(exclude))
+        finally:
+            os.close(root_fd)
+        archive, _ = pack_bytes(base / "sandbox/work")
+        (base / "archived").mkdir()
+        result = unpack_bytes(
+            archive, base / "archived", bounds=INSIDE, selection=Selection.build(exclude), top=b"work"
+        )
+        assert look(base / "archived/work") == look(base / "direct")
+        for field in ("files", "directories", "links", "total_bytes", "excluded"):
+            assert getattr(result, field) == getattr(direct, field), field
+        for field in ("skipped", "refused", "changed", "excluded_paths"):
+            assert set(getattr(result, field)) == set(getattr(direct, field)), field
+        assert scratch_below(base) == set()
+        back = look(base / "archived")
+        assert [at for at, what in back.items() if what[0] == "link" and leads_outside(back, (b"work", *at[1:]))] == []
+
+
+@pytest.mark.parametrize("form", ["gnu", "posix", "ustar"])
+@settings(max_examples=12, deadline=None)
+@given(trees(3))
+@example(Directory({b"h": File(b"z" * 9000, hole_before=300_000), b"e": Directory({}, 0o1777)}))
+def test_a_tree_that_gnu_tar_packed_arrives(form: str, tree: Directory) -> None:
+    with place_in_memory() as base:
+        make(base / "source", tree)
+        sparse = [] if form == "ustar" else ["-S"]
+        packed = subprocess.run(
+            ["tar", "-c", f"--format={form}", *sparse, "-C", base / "source", "."], capture_output=True, check=False
+        )
+        if packed.returncode:
+            # What ustar has no room for.
+            assert form == "ustar", packed.stderr
+            return
+        (base / "back").mkdir()
+        result = unpack_bytes(packed.stdout, base / "back", bounds=ANY, top=b"top")
+        expected = look(base / "source")
+        if form != "posix":
+            expected = {at: (*w[:2], int(str(w[2])) // 10**9 * 10**9, *w[3:]) for at, w in expected.items()}
+        assert look(base / "back/top") == expected
+        assert (result.skipped, result.refused) == ((), ())
+
+
+@settings(max_examples=25, deadline=None)
+@given(trees(2), trees(2))
+def test_an_archive_overlays_what_is_there_or_says_what_is_in_the_way(first: Directory, second: Directory) -> None:
+    with place_in_memory() as base:
+        make(base / "target", Directory({b"work": first}))
+        make(base / "added", second)
+        before, added = look(base / "target/work"), look(base / "added")
+        archive, _ = pack_bytes(base / "added")
+        clash = any(at in before and (before[at][0] == "directory") != (added[at][0] == "directory") for at in added)
+        if clash:
+            with pytest.raises((TargetBusyError, PathOutsideRootError)):
+                unpack_bytes(archive, base / "target", bounds=ANY, top=b"work")
+        else:
+            unpack_bytes(archive, base / "target", bounds=ANY, top=b"work")
+            expected = without_times_of_directories({**before, **added, (): before[()]})
+            assert without_times_of_directories(look(base / "target/work")) == expected
+        assert scratch_below(base) == set()
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_a_tree_deeper_than_any_path_may_be_arrives(deep_place: Path, dialect: Dialect) -> None:
+    (deep_place / "source").mkdir()
+    fd = os.open(deep_place / "source", os.O_RDONLY)
+    for level in range(300):
+        name = b"%d" % level + b"d" * 200
+        os.mkdir(name, dir_fd=fd)
+        below = os.open(name, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(os.open(b"bottom", os.O_WRONLY | os.O_CREAT, dir_fd=fd))
+    os.close(fd)
+    archive, packed = pack_bytes(deep_place / "source", dialect)
+    (deep_place / "target").mkdir()
+    result = unpack_bytes(archive, deep_place / "target")
+    assert (result.files, result.directories) == (packed.files, packed.directories) == (1, 300)
+    assert names_of(deep_place / "target") == names_of(deep_place / "source")
+
+
+def names_of(path: Path) -> bytes:
+    return run("find", path, "-printf", "%P\\0")
+
+
+def test_directories_in_any_order_get_their_modes_and_times(tmp_path: Path) -> None:
+    tree = Directory(
+        {
+            b"a": Directory({b"f": File(b"1"), b"b": Directory({b"g": File(b"2")}, 0o500)}, 0o555),
+            b"a-b": File(b"between, if sorted"),
+            b"c": Directory({}, 0o1777),
+        }
+    )
+    make(tmp_path / "source", tree)
+    expected = without_top(look(tmp_path / "source"))
+    orders = {
+        "contents first": ["a/b/g", "a/b/", "a/f", "a/", "a-b", "c/"],
+        "directories first": ["a/", "a/b/", "c/", "a-b", "a/b/g", "a/f"],
+        "directories last": ["a/b/g", "a/f", "a-b", "c/", "a/b/", "a/"],
+        "sorted as text": ["a/", "a-b", "a/b/", "a/b/g", "a/f", "c/"],
+        "twice": ["a/", "a/b/", "a/b/g", "a/f", "a-b", "c/", "a/b/", "a/", "a/f", "a/b/g"],
+    }
+    for number, order in enumerate(orders.values()):
+        archive = run("tar", "-c", "--format=posix", "--no-recursion", "-C", tmp_path / "source", *order)
+        place = tmp_path / f"target{number}"
+        place.mkdir()
+        unpack_bytes(archive, place)
+        assert without_top(look(place)) == expected, order
+        subprocess.run(["chmod", "-R", "u+rwX", place], check=True)
+    subprocess.run(["chmod", "-R", "u+rwX", tmp_path / "source"], check=True)
+
+
+def without_top(seen: dict[tuple[bytes, ...], tuple[object, ...]]) -> dict[tuple[bytes, ...], tuple[object, ...]]:
+    return {at: what for at, what in seen.items() if at}
+
+
+def test_directories_without_a_member_are_made_and_counted(target: Path) -> None:
+    (target / "there").mkdir(0o711)
+    result = unpack_bytes(member(b"there/new/f", b"1") + member(b"there/g", b"2") + END, target)
+    assert names_below(target) == {b"there", b"there/new", b"there/new/f", b"there/g"}
+    assert stat.S_IMODE((target / "there").stat().st_mode) == 0o711
+    assert (result.files, result.directories) == (2, 1)
+
+
+def test_the_top_takes_the_archives_mode_only_if_it_is_new(target: Path) -> None:
+    archive = header(b"./", b"5", mode=0o750, mtime=12345) + member(b"./f") + END
+    unpack_bytes(archive, target, top=b"new")
+    unpack_bytes(archive, target)
+    assert stat.S_IMODE((target / "new").stat().st_mode) == 0o750
+    assert (target / "new").stat().st_mtime == 12345
+    assert stat.S_IMODE(target.stat().st_mode) == 0o755
+
+
+def test_modes_lose_what_must_not_travel(target: Path) -> None:
+    archive = header(b"d", b"5", mode=0o7755) + member(b"d/f", mode=0o6755) + member(b"d/s", mode=0o1644) + END
+    unpack_bytes(archive, target)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (target / "d", target / "d/f", target / "d/s")}
+    assert modes == {"d": 0o1755, "f": 0o755, "s": 0o644}
+
+
+@pytest.mark.parametrize("mtime", [b"0", b"-1.5", b"-99999999999", b"99999999999", b"%d" % ((1 << 63) - 1)])
+def test_times_from_the_ends_of_the_world_do_no_harm(target: Path, mtime: bytes) -> None:
+    archive = b"".join(
+        [
+            pax((b"mtime", mtime)) + header(b"d", b"5"),
+            pax((b"mtime", mtime)) + member(b"d/f"),
+            pax((b"mtime", mtime)) + header(b"l", b"2", target=b"d"),
+            END,
+        ]
+    )
+    unpack_bytes(archive, target)
+    assert names_below(target) == {b"d", b"d/f", b"l"}
+    if -(1 << 31) < float(mtime) < 1 << 33:
+        assert {(target / name).lstat().st_mtime for name in ("d", "d/f", "l")} == {float(mtime)}
+
+
+# Hard links
+
+
+def hard(name: bytes, to: bytes) -> bytes:
+    return header(name, b"1", target=to)
+
+
+def test_hard_links_arrive_as_files_of_their_own(target: Path) -> None:
+    sparse = pax((b"GNU.sparse.map", b"5,1"), (b"GNU.sparse.size", b"9"), (b"path", b"s")) + member(b"s", b"x")
+    archive = b"".join(
+        [
+            member(b"d/f", b"text", mode=0o640, mtime=5),
+            hard(b"./copy", b"d//f"),
+            hard(b"chain", b"copy"),
+            member(b"big", b"b" * 200_000) + hard(b"e/big", b"big"),
+            sparse + hard(b"s2", b"s"),
+            header(b"l", b"2", target=b"d/f") + hard(b"d/l", b"l"),
+            header(b"d/up", b"2", target=b"../big") + hard(b"up", b"d/up"),
+            END,
+        ]
+    )
+    result = unpack_bytes(archive, target)
+    for name, content in [("copy", b"text"), ("chain", b"text"), ("e/big", b"b" * 200_000), ("s2", b"\0" * 5 + b"x")]:
+        found = (target / name).read_bytes()
+        assert found == content.ljust(9, b"\0") if name == "s2" else found == content
+        assert (target / name).stat().st_nlink == 1
+    assert stat.S_IMODE((target / "chain").stat().st_mode) == 0o640
+    assert (target / "chain").stat().st_mtime == 5
+    assert os.readlink(target / "d/l") == "d/f"
+    # The same text that stays inside from one directory leads out from another.
+    assert set(reasons(result.refused)) == {b"up"}
+    assert (result.files, result.links) == (7, 3)
+    assert result.total_bytes == 3 * 4 + 2 * 200_000 + 2 * 9
+
+
+def test_gnu_tars_hard_links_arrive(tmp_path: Path, target: Path) -> None:
+    make(tmp_path / "source", Directory({b"a": File(b"text"), b"d": Directory({b"l": Link(b"../a")})}))
+    os.link(tmp_path / "source/a", tmp_path / "source/d/b")
+    os.link(tmp_path / "source/d/l", tmp_path / "source/d/m", follow_symlinks=False)
+    archive = run("tar", "-c", "--format=posix", "-C", tmp_path / "source", ".")
+    assert archive.count(b"text") == 1
+    unpack_bytes(archive, target)
+    assert without_top(look(target)) == without_top(look(tmp_path / "source"))
+
+
+def test_a_hard_link_to_what_the_archive_does_not_hold_is_refused(tmp_path: Path, target: Path) -> None:
+    """A hard link is the classic way to read, or to write, a file outside; here the target is not even asked."""
+    (tmp_path / "secret").write_bytes(b"precious")
+    (target / "there").write_bytes(b"mine")
+    (target / "way").symlink_to(tmp_path)
+    targets = [
+        *(b"../secret", os.fsencode(tmp_path / "secret"), b"there", b"way/secret", b"later", b"d", b"", b"itself"),
+        *(b"inside/secret", b"nul\0"),
+    ]
+    archive = header(b"d", b"5") + header(b"inside", b"2", target=b".")
+    for number, to in enumerate(targets):
+        if b"\0" in to:
+            archive += pax((b"linkpath", to))
+        archive += hard(b"h%d" % number if to != b"itself" else b"itself", to[:100])
+    archive += member(b"later", b"x") + END
+    result = unpack_bytes(archive, target)
+    assert len(result.refused) == result.refused_count == len(targets)
+    assert names_below(target) == {b"there", b"way", b"d", b"inside", b"later"}
+    assert (tmp_path / "secret").stat().st_nlink == (target / "there").stat().st_nlink == 1
+
+
+def test_hard_links_count_in_full_before_anything_is_written(target: Path) -> None:
+    archive = member(b"f", b"x" * 100_000) + b"".join(hard(b"h%d" % n, b"f") for n in range(50)) + END
+    with pytest.raises(TooLargeError, match="more than 1,000,000 bytes"):
+        unpack_bytes(archive, target, bounds=Bounds(LinkRule.INSIDE, 1_000_000, 1000))
+    assert names_below(target) == set()
+
+
+def test_many_links_to_one_endless_header_end(target: Path) -> None:
+    """A link of half a KiB must not make the reader go through a MiB again and again."""
+    long = b"./" * ((1 << 19) - 10)
+    archive = pax((b"path", long[:-1] + b"/f")) + member(b"f") + b"".join(hard(b"h%d" % n, b"f") for n in range(200))
+    with pytest.raises(TooLargeError, match="more hard links than can be followed"):
+        unpack_bytes(archive + END, target)
+    assert names_below(target) == set()
+
+
+# What an enemy achieves
+
+
+HOSTILE_PATHS = [b"/abs", b"//abs", b"../up", b"a/../../up", b"a/..", b"..", b"d/../f", b"", b".", b"./", b"nul\0x"]
+
+
+@pytest.mark.parametrize("kind", [b"0", b"1", b"2", b"5"])
+def test_names_that_lead_out_or_nowhere_are_refused_and_the_rest_arrives(
+    tmp_path: Path, target: Path, kind: bytes
+) -> None:
+    (tmp_path / "up").write_bytes(b"precious")
+    archive = member(b"first", b"1")
+    for path in HOSTILE_PATHS:
+        # An empty record means none, so the field of the header is empty too.
+        archive += pax((b"path", path)) + header(b"", kind, target=b"first")
+    result = unpack_bytes(archive + member(b"last", b"2") + END, target, top=b"top")
+    # The top of the tree may be spelt as a directory; what ends in a slash is one.
+    tops = {b"0": {b"./"}, b"5": {b"", b".", b"./"}}.get(kind, set())
+    refused = set(HOSTILE_PATHS) - tops
+    assert set(reasons(result.refused)) == refused
+    assert names_below(target) == {b"top", b"top/first", b"top/last"}
+    assert (tmp_path / "up").read_bytes() == b"precious"
+    assert not Path("/abs").exists()
+
+
+def test_links_that_lead_out_are_refused_unless_any_may_come(target: Path) -> None:
+    """NemoClaw#2317, NemoClaw#2268: absolute links inside a sandbox aborted the backup."""
+    links = {
+        b"absolute": b"/etc/passwd",
+        b"above": b"../x",
+        b"mixed": b"sub/../../x",
+        b"d/far": b"../../x",
+        b"d/near": b"../x",
+        b"fine": b"d",
+    }
+    archive = b"".join(header(name, b"2", target=to) for name, to in links.items())
+    archive += header(b"none", b"2") + pax((b"linkpath", b"nul\0")) + header(b"nul", b"2", target=b"x")
+    archive += pax((b"linkpath", b"x" * 5000)) + header(b"long", b"2", target=b"x") + END
+    result = unpack_bytes(archive, target)
+    assert set(reasons(result.refused)) == {b"absolute", b"above", b"mixed", b"d/far", b"none", b"nul", b"long"}
+    assert names_below(target) == {b"d", b"d/near", b"fine"}
+    result = unpack_bytes(archive, target, bounds=ANY)
+    assert set(reasons(result.refused)) == {b"none", b"nul", b"long"}
+
+
+def test_devices_fifos_and_what_nobody_knows_are_skipped(target: Path) -> None:
+    archive = b"".join(header(b"m" + kind, kind) for kind in (b"3", b"4", b"6", b"V", b"Z")) + member(b"f") + END
+    result = unpack_bytes(archive, target)
+    assert reasons(result.skipped) == {
+        b"m3": "it is a device, which has no bytes to copy",
+        b"m4": "it is a device, which has no bytes to copy",
+        b"m6": "it is a FIFO, which has no bytes to copy",
+        b"mV": "it is a member of an unknown type, which has no bytes to copy",
+        b"mZ": "it is a member of an unknown type, which has no bytes to copy",
+    }
+    assert names_below(target) == {b"f"}
+
+
+def test_reserved_names_are_skipped_once_with_all_below_them(target: Path) -> None:
+    archive = b"".join(
+        [
+            header(b".sandport-0", b"5") + member(b".sandport-0/f") + member(b".sandport-0/g/h"),
+            member(b"d/.sandport-1") + member(b"d/sandport-2") + END,
+        ]
+    )
+    result = unpack_bytes(archive, target)
+    assert list(reasons(result.skipped)) == [b".sandport-0", b"d/.sandport-1"]
+    assert names_below(target) == {b"d", b"d/sandport-2"}
+
+
+def test_nothing_is_written_through_a_link_of_the_archives_own(tmp_path: Path, target: Path) -> None:
+    """bytedance/deer-flow#5578: a link first, then a file through it."""
+    outside = tmp_path / "outside"
+    make(outside, Directory({b"f": File(b"precious")}))
+    before = look(outside)
+    for to in (os.fsencode(outside), b"../outside", b"."):
+        for rest in (
+            member(b"way/f", b"x"),
+            header(b"way", b"5", mode=0o777) + member(b"way/f", b"x"),
+            header(b"way/d", b"5"),
+            header(b"way/l", b"2", target=b"f"),
+            member(b"g") + hard(b"way/f", b"g"),
+        ):
+            with pytest.raises(PathOutsideRootError, match="symbolic link"):
+                unpack_bytes(header(b"way", b"2", target=to) + rest + END, target, bounds=ANY)
+            assert look(outside) == before
+            assert names_below(target) <= {b"way", b"g"}
+            (target / "way").unlink()
+    # A file takes a link's name; what the link leads to is not written to.
+    unpack_bytes(header(b"f", b"2", target=b"../outside/f") + member(b"f", b"x") + END, target, bounds=ANY)
+    assert (target / "f").read_bytes() == b"x"
+    assert look(outside) == before
+
+
+def test_nothing_is_written_through_a_link_that_is_there(tmp_path: Path, target: Path) -> None:
+    make(tmp_path / "outside", Directory({b"f": File(b"precious")}))
+    before = look(tmp_path / "outside")
+    (target / "way").symlink_to(tmp_path / "outside")
+    (target / "f").symlink_to(tmp_path / "outside/f")
+    with pytest.raises(PathOutsideRootError):
+        unpack_bytes(member(b"way/f", b"x") + END, target)
+    unpack_bytes(member(b"f", b"x") + END, target)
+    assert look(tmp_path / "outside") == before
+    assert (target / "f").read_bytes() == b"x"
+
+
+MEMBERS = {
+    "file": member(b"x", b"file"),
+    "link": header(b"x", b"2", target=b"y"),
+    "directory": header(b"x", b"5", mode=0o700),
+    "hard link": hard(b"x", b"y"),
+}
+"""Under one name; a directory's twin may keep what it holds."""
+
+SEEN = {"file": ("file", b"file"), "link": ("link", b"y"), "directory": ("directory",), "hard link": ("file", b"other")}
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(MEMBERS, repeat=2)))
+@pytest.mark.parametrize("fresh", [True, False])
+def test_of_two_members_with_one_name_the_last_one_stays(target: Path, first: str, second: str, fresh: bool) -> None:
+    archive = member(b"y", b"other") + MEMBERS[first] + MEMBERS[second] + END
+    top = b"top" if fresh else None
+    place = target / "top" if fresh else target
+    if (first == "directory") == (second == "directory"):
+        unpack_bytes(archive, target, top=top)
+        left = SEEN[second]
+    else:
+        # As with what is there already: neither takes the other's place unless a mirror is asked for.
+        with pytest.raises((TargetBusyError, PathOutsideRootError)):
+            unpack_bytes(archive, target, top=top)
+        left = SEEN[first]
+    seen = look(place)[b"x",]
+    assert (seen[0], *([seen[-1]] if seen[0] == "file" else [seen[1]] if seen[0] == "link" else [])) == left
+    assert scratch_below(target) == set()
+
+
+def test_a_name_in_the_place_of_a_directory_is_replaced_where_the_target_mirrors(target: Path) -> None:
+    archive = b"".join([member(b"x/deep/f"), member(b"x", b"now a file"), header(b"z", b"2", target=b"x"), END])
+    make(target / "t", Directory({b"z": Directory({b"old": File(b"")}), b"gone": File(b""), b"kept": File(b"")}))
+    fd = os.open(target, os.O_RDONLY)
+    try:
+        with Spool.beside(fd, max_bytes=None) as spool:
+            spool.write(archive)
+            account = Account(KnownPaths())
+            meter = Meter(None, None)
+            mirror = Mirror(
+                removed=account.delete, poll=meter.poll, selection=Selection.build(["kept"]), source_fd=None
+            )
+            result = unpack(
+                spool.fd,
+                TargetTree(fd, label=b"t", mirror=mirror),
+                b"t",
+                inspection=inspect(spool.fd, bounds=INSIDE, poll=meter.poll),
+                meter=meter,
+                bounds=INSIDE,
+                account=account,
+                mirror=mirror,
+            )
+    finally:
+        os.close(fd)
+    assert names_below(target / "t") == {b"x", b"z", b"kept"}
+    assert (target / "t/x").read_bytes() == b"now a file"
+    assert {b"z", b"z/old", b"gone"} <= set(result.deleted_paths)
+
+
+def test_a_rehearsal_counts_the_same_and_writes_nothing(tmp_path: Path, target: Path) -> None:
+    tree: dict[bytes, Node] = {
+        b"f": File(b"1"),
+        b"d": Directory({b"l": Link(b"../f"), b"out": Link(b"/"), b"g": File(b"22")}),
+    }
+    make(tmp_path / "source", Directory(tree))
+    archive, _ = pack_bytes(tmp_path / "source")
+    archive = archive[: -len(END)] + hard(b"h", b"f") + END
+    archive = archive if archive.endswith(END) else archive + END
+    results = []
+    fd = os.open(target, os.O_RDONLY)
+    try:
+        with Spool.beside(fd, max_bytes=None) as spool:
+            spool.write(archive)
+            meter = Meter(None, None)
+            inspection = inspect(spool.fd, bounds=INSIDE, poll=meter.poll)
+            for make_tree in (RehearsalTree, TargetTree):
+                tree_there: RehearsalTree | TargetTree = make_tree(fd, label=b"t")
+                results.append(
+                    unpack(
+                        spool.fd,
+                        tree_there,
+                        b"t",
+                        inspection=inspection,
+                        meter=meter,
+                        bounds=INSIDE,
+                        account=Account(),
+                    )
+                )
+                assert names_below(target) == set() or make_tree is TargetTree
+    finally:
+        os.close(fd)
+    assert results[0] == results[1]
+    assert results[0].files == inspection.files == 3
+
+
+# Ceilings
+
+
+def refused_whole(archive: bytes, target: Path, bounds: Bounds, error: type[SyncError], match: str) -> None:
+    with pytest.raises(error, match=match):
+        unpack_bytes(archive, target, bounds=bounds)
+    assert names_below(target) == set()
+
+
+def test_past_a_ceiling_nothing_is_written(target: Path) -> None:
+    files = b"".join(member(b"f%d" % n, b"x" * 600) for n in range(10))
+    refused_whole(files + END, target, Bounds(LinkRule.ANY, 5999, 100), TooLargeError, "more than 5,999 bytes")
+    refused_whole(files + END, target, Bounds(LinkRule.ANY, 6000, 9), TooLargeError, "more than 9 entries")
+    unpack_bytes(files + END, target, bounds=Bounds(LinkRule.ANY, 6000, 10))
+    assert len(names_below(target)) == 10
+
+
+def test_what_is_cut_off_or_broken_leaves_the_target_as_it_was(target: Path) -> None:
+    whole = member(b"d/f", b"x" * 600) + member(b"g") + END
+    for length in range(0, len(whole), 512):
+        refused_whole(whole[:length], target, ANY, ArchiveTruncatedError, "without its end mark")
+    refused_whole(member(b"f") + b"x" * 512 + END, target, ANY, ArchiveBrokenError, "at byte 512")
+
+
+def test_a_sparse_bomb_is_refused_before_it_is_made(target: Path) -> None:
+    for size in (b"%d" % (8 << 30), b"%d" % ((1 << 63) - 1)):
+        records = pax((b"GNU.sparse.map", b"0,1"), (b"GNU.sparse.size", size), (b"path", b"f"))
+        refused_whole(records + member(b"f", b"x") + END, target, INSIDE, TooLargeError, "more than 1,073,741,824")
+        twice = member(b"a") + records + member(b"f", b"x") + hard(b"g", b"f") + END
+        refused_whole(twice, target, INSIDE, TooLargeError, "more than 1,073,741,824 bytes")
+
+
+def test_one_name_of_many_levels_counts_for_each_of_them(target: Path) -> None:
+    deep = pax((b"path", b"d/" * 2000 + b"f")) + member(b"f") + END
+    refused_whole(deep, target, Bounds(LinkRule.ANY, None, 1500), TooLargeError, "more than 1,500 entries")
+    deeper = pax((b"path", b"d/" * 9000 + b"f")) + member(b"f") + END
+    refused_whole(deeper, target, Bounds(), TooLargeError, "more than 8,192 directories deep")
+    back_and_forth = b"".join(member(path) for path in (b"a/b/c/f", b"x") * 20) + END
+    refused_whole(back_and_forth, target, Bounds(LinkRule.ANY, None, 60), TooLargeError, "more than 60 entries")
+
+
+def test_notices_stay_few_and_are_counted_in_full(target: Path) -> None:
+    archive = b"".join(header(b"/bad%d" % n) for n in range(12_000)) + END
+    result = unpack_bytes(archive, target)
+    assert (result.refused_count, len(result.refused)) == (12_000, 10_000)
+
+
+MEASURE = """
+import os, sys
+from pathlib import Path
+from host.tests.sync.archives import END, header, pax
+from sandport.sync.copy import Account, Bounds, LinkRule
+from sandport.sync.meter import Meter
+from sandport.sync.spool import Spool
+from sandport.sync.target import TargetTree
+from sandport.sync.unpack import inspect, unpack
+
+def peak():
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) << 10
+
+before = peak()
+fd = os.open(sys.argv[1], os.O_RDONLY)
+kinds = [header(b"f"), header(b"f%d"), header(b"/refused"), header(b"l", b"2", target=b"f"), header(b"d", b"5")]
+with Spool.beside(fd, max_bytes=None) as spool:
+    for kind in kinds:
+        for _ in range(100):
+            spool.write(kind * (int(sys.argv[2]) // 500))
+    spool.write(END)
+    bounds = Bounds(LinkRule.INSIDE, 1 << 30, 1_000_000)
+    found = inspect(spool.fd, bounds=bounds, poll=lambda: None)
+    assert found.entries == int(sys.argv[2]), found
+    print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+def test_hundreds_of_thousands_of_entries_cost_no_memory(tmp_path: Path) -> None:
+    """A list of them, even of one number for each, would take more."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, tmp_path, "250000"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 8 * MIB
+
+
+# Selection, progress, and an end in between
+
+
+def test_ignore_files_of_the_archive_count_before_their_own_member_comes(target: Path) -> None:
+    archive = b"".join(
+        [
+            member(b"./a.log") + member(b"./sub/b.log") + member(b"./sub/kept") + member(b"./build/x/y"),
+            member(b"./.gitignore", b"*.log\nbuild/\n") + member(b"./sub/.gitignore", b"!b.log\n"),
+            member(b"./other/.gitignore", b"x" * (200 << 10)) + END,
+        ]
+    )
+    result = unpack_bytes(archive, target, selection=Selection.build(gitignore=True))
+    assert names_below(target) == {
+        *(b".gitignore", b"sub", b"sub/.gitignore", b"sub/b.log", b"sub/kept", b"other", b"other/.gitignore")
+    }
+    assert result.files == 5
+    assert reasons(result.skipped) == {b"other/.gitignore": "its patterns do not count: it is longer than 128 KiB"}
+
+
+def test_what_is_excluded_counts_for_no_ceiling_of_bytes(target: Path) -> None:
+    archive = member(b"big/f", b"x" * 5000) + member(b"small", b"y") + END
+    result = unpack_bytes(archive, target, bounds=Bounds(LinkRule.ANY, 10, 10), selection=Selection.build(["big"]))
+    assert names_below(target) == {b"small"}
+    assert result.total_bytes == 1
+
+
+def act_on(archive: bytes, target: Path, act: Callable[[Spool, int], None]) -> None:
+    fd = os.open(target, os.O_RDONLY)
+    try:
+        with Spool.beside(fd, max_bytes=None) as spool:
+            spool.write(archive)
+            act(spool, fd)
+    finally:
+        os.close(fd)
+
+
+def test_the_caller_can_stop_at_any_member_and_piece(target: Path) -> None:
+    archive = member(b"d/a", b"x" * 600) + member(b"d/b", b"y" * 200_000) + member(b"d/c") + END
+
+    def stop(spool: Spool, fd: int) -> None:
+        inspection = inspect(spool.fd, bounds=ANY, poll=lambda: None)
+        for asked in range(20):
+            answers = [False] * asked
+            meter = Meter(lambda left=answers: not left or left.pop(), None)  # type: ignore[misc]
+            try:
+                unpack(
+                    spool.fd,
+                    TargetTree(fd, label=b"t"),
+                    b"t",
+                    inspection=inspection,
+                    meter=meter,
+                    bounds=ANY,
+                    account=Account(),
+                )
+            except SyncCancelledError:
+                assert scratch_below(target) == set()
+                for name, size in (("a", 600), ("b", 200_000), ("c", 0)):
+                    path = target / "t/d" / name
+                    assert not path.exists() or path.stat().st_size == size
+            else:
+                assert asked > 5
+                return
+        pytest.fail("it never came to its end")
+
+    act_on(archive, target, stop)
+
+    def never() -> None:
+        raise SyncCancelledError("stop")
+
+    def stop_inspection(spool: Spool, _: int) -> None:
+        with pytest.raises(SyncCancelledError):
+            inspect(spool.fd, bounds=ANY, poll=never)
+
+    act_on(archive, target, stop_inspection)
+
+
+def test_progress_is_told_from_what_was_inspected(target: Path) -> None:
+    told: list[SyncProgress] = []
+    archive = member(b"a", b"x" * 600) + member(b"b", b"y" * 200_000) + hard(b"c", b"b") + END
+
+    def follow(spool: Spool, fd: int) -> None:
+        unpack(
+            spool.fd,
+            TargetTree(fd, label=b"t"),
+            None,
+            inspection=inspect(spool.fd, bounds=ANY, poll=lambda: None),
+            meter=Meter(None, told.append),
+            bounds=ANY,
+            account=Account(),
+        )
+
+    act_on(archive, target, follow)
+    assert (told[0].files_done, told[0].files_total, told[0].bytes_total) == (0, 3, 400_600)
+    assert (told[-1].files_done, told[-1].bytes_done) == (3, 400_600)
+
+
+# One file
+
+
+def unpack_one(archive: bytes, target: Path, *, mode: int | None = None, max_bytes: int | None = None) -> int:
+    results = []
+
+    def write(spool: Spool, fd: int) -> None:
+        results.append(
+            unpack_file(
+                spool.fd,
+                TargetTree(fd, label=b"t"),
+                b"there",
+                path=b"wanted",
+                mode=mode,
+                meter=Meter(None, None),
+                account=Account(),
+                max_bytes=max_bytes,
+            )
+        )
+
+    act_on(archive, target, write)
+    return results[0].total_bytes
+
+
+def test_one_file_arrives_under_the_name_that_is_asked_for(target: Path) -> None:
+    (target / "there").write_bytes(b"old")
+    assert unpack_one(member(b"any/name", b"text", mode=0o4640, mtime=5) + END, target) == 4
+    status = (target / "there").stat()
+    assert ((target / "there").read_bytes(), stat.S_IMODE(status.st_mode), status.st_mtime) == (b"text", 0o640, 5)
+    assert unpack_one(member(b"x", b"y" * 100_000) + END, target, mode=0o600) == 100_000
+    assert stat.S_IMODE((target / "there").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("archive", "error", "match"),
+    [
+        (END, SourceMissingError, "holds nothing"),
+        (header(b"d", b"5") + END, SyncError, "is a directory"),
+        (header(b"l", b"2", target=b"x") + END, SyncError, "is a symbolic link"),
+        (member(b"a") + member(b"b") + END, ArchiveBrokenError, "more than this one file"),
+        (member(b"a", b"x" * 100) + END, TooLargeError, "more than 99 bytes"),
+        (member(b"a", b"x"), ArchiveTruncatedError, "without its end mark"),
+    ],
+)
+def test_what_is_not_exactly_one_file_leaves_the_target_as_it_was(
+    target: Path, archive: bytes, error: type[SyncError], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        unpack_one(archive, target, max_bytes=99)
+    assert names_below(target) == set()
+
+
+# Python's own writer, for a last independent opinion
+
+
+def test_an_archive_of_pythons_arrives(tmp_path: Path, target: Path) -> None:
+    nodes: dict[bytes, Node] = {b"f": File(b"x" * 5000), b"d": Directory({b"l": Link(b"../f")}, 0o500)}
+    make(tmp_path / "source", Directory(nodes))
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as writer:
+        writer.add(tmp_path / "source", ".")
+    unpack_bytes(sink.getvalue(), target)
+    found, sent = (without_top(look(path)) for path in (target, tmp_path / "source"))
+    # It writes times as floating-point numbers.
+    assert {at: (what[0], what[1]) for at, what in found.items()} == {at: (w[0], w[1]) for at, w in sent.items()}
+    assert (target / "f").read_bytes() == b"x" * 5000
+    assert padded(b"") == b""
