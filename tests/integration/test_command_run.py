@@ -227,7 +227,7 @@ def test_many_files_bring_a_hint(sandport: Command) -> None:
         (tree / str(number)).touch()
     done = sandport("run", "--in", "tree", "--", "true")
     assert done.code == 0
-    assert "--in tree: 5,001 files were copied" in done.err
+    assert "--in tree: 5,001 files; --exclude PATTERN and --gitignore leave out" in done.err
 
 
 # ------------------------------------------------------------------ what is told

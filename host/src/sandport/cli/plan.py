@@ -231,7 +231,7 @@ def exposed(
             f"this is {provider!r}; copy it in with --in {directories[0]}"
         )
     there = overrides.get("expose", base.get("expose", []))
-    if not isinstance(there, list):
+    if not isinstance(there, list) or not all(isinstance(path, str) for path in there):
         raise UsageError("--expose: config expose is no list of directories; correct it, or leave it out")
     found = []
     for directory in directories:
@@ -241,7 +241,7 @@ def exposed(
         if path.encode(errors="replace").decode(errors="replace") != path:
             raise UsageError(f"--expose {directory}: its path is not UTF-8, which a config has to be")
         found.append(path)
-    return overrides | {"expose": [*there, *(path for path in found if path not in there)]}
+    return overrides | {"expose": list(dict.fromkeys([*there, *found]))}
 
 
 def _task(wish: Wish, timeout_s: float | None) -> Task:

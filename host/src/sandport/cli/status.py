@@ -24,8 +24,8 @@ _PATIENCE_S = 1.0
 _EVERY_S = 0.2
 _USUAL_COLUMNS = 80
 _BAR_CELLS = 20
-_NARROW_COLUMNS = 70
-"""Below this the bar gives way to the numbers."""
+_LEAST_CELLS = 5
+"""Where there is room for less, the bar gives way to the numbers."""
 _WIPE = "\x1b[K"
 _CLEAR = "\r" + _WIPE
 
@@ -85,11 +85,15 @@ class Status:
         rate = human_bytes(progress.bytes_done / elapsed_s) if elapsed_s else "0 B"
         numbers = f"{files} files, {size}, {rate}/s, {elapsed_s:.0f} s"
         share = _share(progress)
-        if share is None or columns < _NARROW_COLUMNS:
+        if share is None:
             return f"{what} ... {numbers}"
+        rest = f"{share:4.0%}  {numbers}"
+        cells = min(_BAR_CELLS, columns - len(what) - len(rest) - 2)
+        if cells < _LEAST_CELLS:
+            return f"{what} {rest}"
         full, empty = self._fills
-        done = int(share * _BAR_CELLS)
-        return f"{what} {full * done}{empty * (_BAR_CELLS - done)} {share:4.0%}  {numbers}"
+        done = int(share * cells)
+        return f"{what} {full * done}{empty * (cells - done)} {rest}"
 
 
 def _share(progress: SyncProgress) -> float | None:

@@ -110,7 +110,11 @@ def _out_of(wish: OutWish) -> Transfer:
         max_entries=None if wish.max_entries is None else _count("--max-entries", wish.max_entries),
     )
     remote, local = _named(wish.remote, "REMOTE"), None if wish.local is None else _named(wish.local, "LOCAL")
-    return transfer_out(remote, local, "sync out", manner, example=f"sandport sync out {wish.lease} {remote} LOCAL")
+    example = f"sandport sync out {wish.lease} {remote} LOCAL"
+    transfer = transfer_out(remote, local, "sync out", manner, example=example)
+    if wish.delete and local is None and os.path.normpath(transfer.local) == os.curdir:
+        raise UsageError(f"--delete: would empty the current folder; say so, or where else, as in {example}")
+    return transfer
 
 
 def _named(path: str, what: str) -> str:
