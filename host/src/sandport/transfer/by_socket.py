@@ -42,6 +42,7 @@ class Line:
 
     Attributes:
         moved_bytes: How much has passed so far.
+        ended: Whether the other side can know that nothing more is sent.
         count: Tells that where the kernel moves bytes past this object.
     """
 
@@ -49,6 +50,7 @@ class Line:
         connection.setblocking(True)
         self._connection = connection
         self.moved_bytes = 0
+        self.ended = False
         self.count: Callable[[], int] = lambda: self.moved_bytes
 
     def fileno(self) -> int:
@@ -68,6 +70,7 @@ class Line:
 
     def end(self) -> None:
         """Nothing more is sent."""
+        self.ended = True
         self._connection.shutdown(socket.SHUT_WR)
 
     def cut(self) -> None:
@@ -239,7 +242,7 @@ class _Exchange:
                 break
             if self._call.done():
                 self._call.result()
-                if not may_answer_early:
+                if not may_answer_early and not line.ended:
                     raise self._lie("it answered before it had read everything")
                 waiting.discard(self._call)
             moved = line.count()

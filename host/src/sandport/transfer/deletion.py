@@ -6,16 +6,17 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from sandport.sync.errors import SyncError, TargetBusyError, TooLargeError, printable
+from sandport.sync.errors import PathOutsideRootError, SyncError, TargetBusyError, TooLargeError, printable
 from sandport.sync.ledger import Ledger
 from sandport.sync.mirror import KnownPaths
 from sandport.sync.result import SyncResult
 from sandport.sync.selection import Selection
+from sandport.sync.target import in_the_way
 from sandport.transfer import script
 from sandport.transfer.shell import Shell, new_scratch
 from sandport.transfer.told import failure_of, told_by
 
-__all__ = ["Deletion", "list_far"]
+__all__ = ["Deletion", "Obstacles", "list_far"]
 
 _LISTING_BYTES = 512 << 20
 """A million paths of 500 bytes; it is held in memory while it is compared."""
@@ -25,16 +26,20 @@ class Listing(msgspec.Struct, frozen=True):
     """Every path below a directory of the sandbox, relative to it."""
 
     directories: list[bytes]
+    links: list[bytes]
     others: list[bytes]
 
 
-async def list_far(shell: Shell, path: bytes) -> Listing:
+async def list_far(shell: Shell, names: list[bytes]) -> Listing:
     """What is there; nothing where the directory is not.
 
     Raises:
+        PathOutsideRootError: It, or something on the way to it, is a link.
+        TargetBusyError: It, or something on the way to it, is no directory.
         SyncError: It cannot be listed, or is too large to be.
     """
     scratch = new_scratch()
+    path = b"/".join(names) or b"."
     said = bytearray()
 
     def take(stream: str, data: bytes) -> None:
@@ -45,23 +50,60 @@ async def list_far(shell: Shell, path: bytes) -> Listing:
                     f"{printable(path)} holds too many names to be mirrored; mirror a part of it", path=path
                 )
 
-    outcome = await shell.run(script.list_names(scratch, path), on_output=take)
+    outcome = await shell.run(script.list_names(scratch, names), on_output=take)
     told = told_by(outcome, scratch)
     if told is not None:
-        if told.kind == "missing":
-            return Listing([], [])
         raise failure_of(outcome, told, path)
-    directories, mark, others = bytes(said).partition(b"\0\0")
-    if not mark:
+    lists: list[list[bytes]] = [[]]
+    for word in bytes(said).split(b"\0"):
+        if not word:
+            lists.append([])
+        elif word != b".":
+            lists[-1].append(word.removeprefix(b"./"))
+    # Each list has its end, and after the last one comes one more empty word.
+    if len(lists) != 5:
         raise SyncError(f"the listing of {printable(path)} was cut, so nothing was deleted; copy again", path=path)
-    return Listing(list(_paths(directories)), list(_paths(others)))
+    return Listing(*lists[:3])
 
 
-def _paths(listed: bytes) -> Iterator[bytes]:
-    for path in listed.split(b"\0"):
-        below = path.removeprefix(b"./")
-        if below not in (b"", b"."):
-            yield below
+class Obstacles:
+    """What a rehearsal meets in a sandbox's directory.
+
+    Args:
+        listing: What the sandbox has.
+        top: How messages call the directory.
+    """
+
+    def __init__(self, listing: Listing, top: bytes) -> None:
+        self._directories = frozenset(listing.directories)
+        self._links = frozenset(listing.links)
+        self._others = frozenset(listing.others)
+        self._top = top
+
+    def meet(self, path: bytes, *, is_directory: bool) -> None:
+        """See whether something could take its place.
+
+        Raises:
+            PathOutsideRootError: A link is where a directory should go.
+            TargetBusyError: A directory is where something else should go, or the other way round.
+        """
+        if not is_directory:
+            if path in self._directories:
+                raise in_the_way(shown_below(self._top, path))
+        elif path in self._links:
+            shown = shown_below(self._top, path)
+            raise PathOutsideRootError(
+                f"{printable(shown)} is refused: it is a symbolic link where a directory should be, and links are not "
+                "followed; remove the link, or name the directory that it leads to",
+                path=shown,
+            )
+        elif path in self._others:
+            raise in_the_way(shown_below(self._top, path))
+
+
+def shown_below(top: bytes, path: bytes) -> bytes:
+    """How messages call a path below a target."""
+    return path if top in (b"", b".") else top + b"/" + path
 
 
 class Deletion:
@@ -87,7 +129,7 @@ class Deletion:
             return selection is not None and selection.matches(path, is_directory)
 
         others: list[bytes] = []
-        for path in listing.others:
+        for path in (*listing.links, *listing.others):
             if stays(path, is_directory=False) or (known.holds(path) and not known.lists(path)):
                 staying.update(_above(path))
             else:
@@ -98,7 +140,7 @@ class Deletion:
             if path in staying or known.lists(path) or stays(path, is_directory=True):
                 staying.update(_above(path))
                 if path in in_the_way:
-                    shown = b"/".join(part for part in (top, path) if part not in (b"", b"."))
+                    shown = shown_below(top, path)
                     raise TargetBusyError(
                         f"{printable(shown)} cannot be replaced: it is a directory that holds what must stay; "
                         "move that away, or choose another target",
@@ -111,8 +153,8 @@ class Deletion:
         def first(path: bytes) -> bool:
             return any(above in in_the_way for above in _lineage(path))
 
-        self.first = Listing([p for p in directories if first(p)], [p for p in others if first(p)])
-        self.last = Listing([p for p in directories if not first(p)], [p for p in others if not first(p)])
+        self.first = Listing([p for p in directories if first(p)], [], [p for p in others if first(p)])
+        self.last = Listing([p for p in directories if not first(p)], [], [p for p in others if not first(p)])
 
     def told_in(self, result: SyncResult) -> SyncResult:
         """The result, with what is deleted."""

@@ -31,7 +31,7 @@ from sandport.sync.selection import Selection
 from sandport.sync.tar_format import Dialect
 from sandport.sync.tar_write import Sink, TarWriter
 from sandport.transfer import by_socket, script
-from sandport.transfer.deletion import Deletion, list_far
+from sandport.transfer.deletion import Deletion, Listing, Obstacles, list_far
 from sandport.transfer.handover import Handover, apart
 from sandport.transfer.shell import Shell, new_scratch, unreachable
 from sandport.transfer.told import failure_of, told_by
@@ -115,15 +115,11 @@ async def sync_in(
         dialect = await far.dialect()
         staging = _staging(source, names, destination, far.extract_options, replace=replace)
         deletion: Deletion | None = None
-        surveyed: SyncResult | None = None
         if dry_run or (is_tree and choice.delete):
-            known, spared = KnownPaths(), KnownPaths()
-            surveyed = await _in_thread(lambda stop: _survey(source, known, spared, stop, tell if dry_run else None))
-            if is_tree and choice.delete:
-                deletion = await _deletion(far.shell, names, known, spared, selection)
-        if dry_run:
-            assert surveyed is not None
-            return surveyed if deletion is None else deletion.told_in(surveyed)
+            plan = _Plan(far, staging, source, base_inside=destination.endswith(b"/"), replace=replace)
+            surveyed, deletion = await plan.made(tell if dry_run else None, delete=choice.delete)
+            if dry_run:
+                return surveyed if deletion is None else deletion.told_in(surveyed)
         where = b"/".join(names) or b"."
         if deletion is not None:
             await deletion.remove(far.shell, where, deletion.first)
@@ -199,20 +195,44 @@ def _write(source: _Source, sink: Sink, outer: Dialect, inner: Dialect, meter: M
 _Count = Callable[[Callable[[], int]], None]
 
 
-def _survey(
-    source: _Source, known: KnownPaths, spared: KnownPaths, stop: threading.Event, tell: OnProgress | None
-) -> SyncResult:
-    """What a copy would do; only the names and sizes of the source are looked at."""
-    return _pack(source, Survey(known), Meter(stop.is_set, tell), Account(spared))
+class _Plan:
+    """What a copy would do, by the names and sizes of the source and a listing of the target."""
 
+    def __init__(self, far: Far, staging: Staging, source: _Source, *, base_inside: bool, replace: bool) -> None:
+        self._far = far
+        self._staging = staging
+        self._source = source
+        self._base_inside = base_inside
+        self._replace = replace
 
-async def _deletion(
-    shell: Shell, names: list[bytes], known: KnownPaths, spared: KnownPaths, selection: Selection | None
-) -> Deletion:
-    where = b"/".join(names) or b"."
-    listing = await list_far(shell, where)
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(None, lambda: Deletion(listing, known, spared, selection, top=where))
+    async def made(self, tell: OnProgress | None, *, delete: bool) -> tuple[SyncResult, Deletion | None]:
+        """The result of a copy that is not made, and what it would delete.
+
+        Raises:
+            SyncError: What can be foreseen.
+        """
+        source, shell, names = self._source, self._far.shell, self._staging.names
+        listing: Listing | None = None
+        if not source.is_tree:
+            scratch = new_scratch()
+            base = os.path.basename(source.path)
+            text = script.look_at_file(scratch, names, base=base, inside=self._base_inside, replace=self._replace)
+            await shell.ask(text, scratch, self._staging.shown)
+        elif not self._replace:
+            listing = await list_far(shell, names)
+        known, spared = KnownPaths(), KnownPaths()
+        obstacles = Obstacles(listing, b"/".join(names)) if listing is not None and not delete else None
+
+        def survey(stop: threading.Event) -> SyncResult:
+            return _pack(source, Survey(known, obstacles), Meter(stop.is_set, tell), Account(spared))
+
+        surveyed = await _in_thread(survey)
+        if listing is None or not delete:
+            return surveyed, None
+        loop = asyncio.get_running_loop()
+        top = b"/".join(names)
+        deletion = await loop.run_in_executor(None, lambda: Deletion(listing, known, spared, source.selection, top=top))
+        return surveyed, deletion
 
 
 # ------------------------------------------------------------------ the ways

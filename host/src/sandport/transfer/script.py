@@ -27,6 +27,7 @@ __all__ = [
     "finish_file",
     "finish_tree",
     "list_names",
+    "look_at_file",
     "place_file",
     "place_tree",
     "quoted",
@@ -226,6 +227,18 @@ done
 """
 """To a source, whose links are resolved as long as they stay below: `l` is `.` in a directory, or the file's name."""
 
+_LOOK = r"""
+look() {
+  p=${p:+$p/}$1
+  if [ -L "./$1" ]; then fail outside "$p"
+  elif [ -d "./$1" ]; then cd -P "./$1" || fail enter "$p"
+  elif [ -e "./$1" ]; then fail busy "$p"
+  else printf '\0\0\0'; exit 0
+  fi
+}
+"""
+"""To a place, without making anything; three empty lists where it is not there."""
+
 PROBE = r"""
 LC_ALL=C; export LC_ALL; unset TAR_OPTIONS
 command -v tar >/dev/null 2>&1 || { echo none; exit 0; }
@@ -411,16 +424,36 @@ def read_file(scratch: bytes, path: bytes) -> str:
     return _text(scratch, _FIND, step, F=path, L=path)
 
 
-def list_names(scratch: bytes, path: bytes) -> str:
-    """Write every path below a directory to stdout, each ended by NUL: directories, an empty one, everything else."""
+def list_names(scratch: bytes, names: Sequence[bytes]) -> str:
+    """Write every path below a directory to stdout, each ended by NUL: directories, links, everything else.
+
+    Each of the three lists is ended by one more NUL; all are empty where the directory is not there. Nothing is made.
+    """
     step = r"""
-[ "$l" = . ] || fail busy "$F"
+for n; do look "$n"; done
 need find
-find . -name '.sandport-*' -prune -o -type d -print0 || fail list "$F"
+find . -name '.sandport-*' -prune -o -type d -print0 || fail list "${p:-.}"
 printf '\0'
-find . -name '.sandport-*' -prune -o ! -type d -print0 || fail list "$F"
+find . -name '.sandport-*' -prune -o -type l -print0 || fail list "${p:-.}"
+printf '\0'
+find . -name '.sandport-*' -prune -o ! -type d ! -type l -print0 || fail list "${p:-.}"
+printf '\0'
 """
-    return _text(scratch, _FIND, step, F=path, L=path)
+    return _text(scratch, _LOOK, _positional(names), step)
+
+
+def look_at_file(scratch: bytes, names: Sequence[bytes], *, base: bytes, inside: bool, replace: bool) -> str:
+    """Fail as `place_file` would, and make nothing."""
+    values = {"T": names[-1] if names else b"", "B": base, "I": b"1" if inside else b"", "R": b"1" if replace else b""}
+    step = r"""
+for n; do look "$n"; done
+if [ -z "$T" ]; then name=$B
+elif [ -n "$I" ] || { [ -d "./$T" ] && [ ! -L "./$T" ]; }; then look "$T"; name=$B
+else name=$T
+fi
+[ -L "./$name" ] || [ ! -d "./$name" ] || [ -n "$R" ] || fail busy "${p:+$p/}$name"
+"""
+    return _text(scratch, _LOOK, _positional(names[:-1]), step, **values)
 
 
 def remove_names(scratch: bytes, path: bytes, *, directories: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from typing import IO, Final, Self
+from typing import IO, Final, Protocol, Self
 
 from sandport.sync.mirror import KnownPaths
 from sandport.sync.tar_format import Dialect
@@ -108,31 +108,50 @@ def _empty(file: IO[bytes]) -> None:
     file.seek(0)
 
 
-class Survey(TarWriter):
-    """Takes the members of a tree and writes nothing: what a copy would do, and which paths its source has."""
+class Meets(Protocol):
+    """Knows what is in the way of a copy."""
 
-    def __init__(self, known: KnownPaths | None = None) -> None:
+    def meet(self, path: bytes, *, is_directory: bool) -> None:
+        """Raise where something could not take its place."""
+
+
+class Survey(TarWriter):
+    """Takes the members of a tree and writes nothing: what a copy would do, and which paths its source has.
+
+    Args:
+        known: Told of every path.
+        obstacles: Asked about every path, where somebody wants to know.
+    """
+
+    def __init__(self, known: KnownPaths, obstacles: Meets | None = None) -> None:
         super().__init__(_Nowhere(), dialect=Dialect.PLAIN)
         self._known = known
+        self._obstacles = obstacles
 
     def directory(self, path: bytes, mode: int, mtime_ns: int) -> None:
         """Note a directory."""
-        if self._known is not None and path != TREE:
-            self._known.add_directory(path[len(TREE) :].rstrip(b"/"))
+        if path != TREE:
+            below = path[len(TREE) :].rstrip(b"/")
+            if self._obstacles is not None:
+                self._obstacles.meet(below, is_directory=True)
+            self._known.add_directory(below)
 
     def link(self, path: bytes, target: bytes, mtime_ns: int) -> None:
         """Note a link."""
-        if self._known is not None:
-            self._known.add(path[len(TREE) :])
+        self._note(path[len(TREE) :])
 
     def file(self, path: bytes, mode: int, size_bytes: int, mtime_ns: int, fd: int, **_: object) -> int:
         """Note a file, of which nothing is read."""
-        if self._known is not None:
-            self._known.add(path[len(TREE) :])
+        self._note(path[len(TREE) :])
         return size_bytes
 
     def end(self) -> None:
         """Nothing was held back."""
+
+    def _note(self, path: bytes) -> None:
+        if self._obstacles is not None:
+            self._obstacles.meet(path, is_directory=False)
+        self._known.add(path)
 
 
 class _Nowhere:
