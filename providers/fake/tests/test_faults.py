@@ -27,6 +27,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "write": ("writeProcess", {"sandboxId": "ours", "processId": "cat", "data": ""}),
     "signal": ("signalProcess", {"sandboxId": "ours", "processId": "cat", "signal": 18}),
     "wait": ("waitProcess", {"sandboxId": "ours", "processId": "cat"}),
+    "sync-in": ("syncIn", {"sandboxId": "ours"}),
+    "sync-out": ("syncOut", {"sandboxId": "ours"}),
 }
 """Each method by the name that its points begin with, and a call that would succeed."""
 
@@ -38,6 +40,16 @@ def params_of(name: str, ours: str) -> dict[str, Any]:
         if isinstance(value, str):
             params[member] = str(params[member]).replace("ours", ours)
     return params
+
+
+async def ask(host: Leases, name: str, params: dict[str, Any]) -> None:
+    """Make the call, and move an archive where it is about one."""
+    if name == "sync-in":
+        await host.sync_in(params["sandboxId"], ".", bytes(1024))
+    elif name == "sync-out":
+        await host.sync_out(params["sandboxId"], ".")
+    else:
+        await host.call(METHODS[name][0], params)
 
 
 @pytest.mark.parametrize("point", [point for point in POINTS if "." in point and not point.startswith("call.")])
@@ -54,7 +66,7 @@ async def test_an_error_on_order_happens_once_at_every_point(fake: Fake, point: 
         if name == "wait":
             await host.call("writeProcess", {"sandboxId": ours, "processId": "cat", "end": True})
         with pytest.raises(errors.AuthenticationFailed, match="not you") as raised:
-            await host.call(method, params)
+            await ask(host, name, params)
         assert (raised.value.retry, raised.value.retry_after_s) == ("later", 0.25)
         assert raised.value.dispatched == ("no" if stage == "before" else "unknown")
         assert [line["method"] for line in fake.journal("fault")] == [method]
@@ -66,7 +78,7 @@ async def test_an_error_on_order_happens_once_at_every_point(fake: Fake, point: 
             with pytest.raises(errors.InvalidParams):  # it runs
                 await host.call(method, params)
         else:
-            await host.call(method, params)
+            await ask(host, name, params)
         for record in fake.sandboxes():
             await host.destroy(record.sandbox_id)
 

@@ -30,6 +30,8 @@ def live_through(worker: Worker, sandbox_id: str) -> None:
     worker.call("writeProcess", end=True, **named)
     worker.call("waitProcess", **named)
     worker.call("execute", sandboxId=sandbox_id, shell="echo once >>runs", live=True)
+    worker.move("syncIn", sandbox_id, bytes(1024))
+    worker.move("syncOut", sandbox_id)
     worker.destroy(sandbox_id)
     worker.close()
 

@@ -314,3 +314,20 @@ def input_file(data: bytes) -> BinaryIO:
 def variables_of(root: Path) -> dict[bytes, bytes]:
     """The environment of every command: nothing of the worker's."""
     return {b"PATH": PATH.encode(), b"HOME": os.fsencode(root), b"LANG": b"C.UTF-8"}
+
+
+def words_of(params: types.CommandParams) -> list[str]:
+    """The words of a command, or its text for a shell, to be read by people."""
+    words = (params.shell or "",) if params.argv is None else params.argv
+    return [text_of(word) for word in words]
+
+
+def text_of(value: Octets) -> str:
+    """What may be any bytes, to be read by people."""
+    return os.fsdecode(unpack(value)).encode(errors="backslashreplace").decode()
+
+
+def deadline_ms(call: Call) -> int | None:
+    """What the host said it would still wait."""
+    remaining_s = call.remaining_s()
+    return None if remaining_s is None else round(remaining_s * 1000)

@@ -40,10 +40,18 @@ Point = Literal[
     "signal.before-answer",
     "wait.before",
     "wait.before-answer",
+    "sync-in.before",
+    "sync-in.before-answer",
+    "sync-out.before",
+    "sync-out.before-answer",
 ]
 """Where a fault can happen; `call.…` is every call."""
 
 POINTS: tuple[Point, ...] = get_args(Point)
+
+
+HostileMember = Literal["absolute", "dot-dot", "link", "hard-link", "device", "duplicate", "setuid"]
+"""What an archive can hold that must not come out of a sandbox; see `hostile`."""
 
 
 class Only(Config, frozen=True, kw_only=True):
@@ -153,15 +161,42 @@ class Error(Fault, frozen=True, kw_only=True, tag="error"):
 
 
 class Truncate(Fault, frozen=True, kw_only=True, tag="truncate"):
-    """Of each stream of a command only the beginning arrives."""
+    """Of each stream of a command, or of an archive, only the beginning arrives."""
 
     keep_bytes: int = 0
     tell: Literal["error", "dropped", "lie"] = "error"
-    """What is said of it: Unavailable; a result that counts what was dropped; a result that claims it was sent."""
+    """What is said of it: Unavailable; a result that counts what was dropped, or of an archive what went; a result
+    that claims it was sent."""
 
     def fits(self) -> tuple[str, ...]:
-        """Commands, before their output is sent."""
-        return ("execute.before", "execute.started", "start.before")
+        """Commands, before their output is sent; archives, before they are."""
+        return ("execute.before", "execute.started", "start.before", *_ARCHIVES)
+
+
+class SlowStream(Fault, frozen=True, kw_only=True, tag="slow-stream"):
+    """An archive goes through at so many bytes a second."""
+
+    bytes_per_s: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bytes_per_s <= 0:
+            raise ValueError("bytes_per_s must be above 0")
+
+    def fits(self) -> tuple[str, ...]:
+        """Archives, before they are sent."""
+        return _ARCHIVES
+
+
+class HostileArchive(Fault, frozen=True, kw_only=True, tag="hostile-archive"):
+    """Instead of what was asked for comes an archive whose members lead out, and some that are no files."""
+
+    members: tuple[HostileMember, ...] = ()
+    """Which; all where none is named."""
+
+    def fits(self) -> tuple[str, ...]:
+        """What comes out of a sandbox."""
+        return ("sync-out.before",)
 
 
 class Skew(Fault, frozen=True, kw_only=True, tag="skew"):
@@ -239,6 +274,7 @@ class Print(Fault, frozen=True, kw_only=True, tag="print"):
     text: str = "printed on order"
 
 
+_ARCHIVES = ("sync-in.before", "sync-out.before")
 _CALLS = (".before", ".before-answer", ".after-record", ".after-files", ".half", ".started")
 
 AnyFault = (
@@ -252,6 +288,8 @@ AnyFault = (
     | Quota
     | Error
     | Truncate
+    | SlowStream
+    | HostileArchive
     | Skew
     | HalfCreate
     | Hide
@@ -289,6 +327,8 @@ class FakeConfig(Config, frozen=True, kw_only=True):
     local_root: bool = False
     """Whether the host is told where the files are on this machine, so that it can copy trees directly. The sandbox
     stays the vendor's all the same: it does not end with its last worker."""
+    sync: bool = True
+    """Whether archives go through a socket; without, the group `sync` is in each lease's `without`."""
     faults: tuple[AnyFault, ...] = ()
     """Orders that hold for the calls of this environment."""
 

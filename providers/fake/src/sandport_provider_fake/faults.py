@@ -11,10 +11,10 @@ import json
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sandport_sdk.config import decode
-from sandport_sdk.v1 import errors
+from sandport_sdk.v1 import errors, types
 
 from . import config as orders
 from . import wire
@@ -282,3 +282,23 @@ def ordered_error(fault: AnyFault, *, dispatched: errors.Dispatched) -> errors.W
             fault.message, dispatched=fault.dispatched or dispatched, retry=fault.retry, retry_after_s=after_s
         )
     return None
+
+
+def skewed(lease: types.LeaseResult, passage: Passage) -> types.LeaseResult:
+    """The lease as a vendor tells it whose clock is wrong, where that was ordered."""
+    skew = passage.find(orders.Skew)
+    if skew is None or lease.expires_at_ms is None:
+        return lease
+    members = {name: getattr(lease, name) for name in lease.__struct_fields__}
+    return types.LeaseResult(**members | {"expires_at_ms": lease.expires_at_ms + round(skew.by_s * 1000)})
+
+
+def object_of(params: Any, *names: str) -> dict[str, Any]:
+    """The params of an extension, which have these members and no others.
+
+    Raises:
+        InvalidParams: They are something else.
+    """
+    if not isinstance(params, dict) or set(params) - {*names, "_meta"}:
+        raise errors.InvalidParams(f"an object with {' and '.join(names)} is wanted", dispatched="no")
+    return params

@@ -8,19 +8,23 @@ import json
 import os
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sandport_sdk.config import decode
-from sandport_sdk.v1 import Capabilities, Provider, errors, extension, types, unpack
+from sandport_sdk.v1 import Capabilities, Provider, errors, extension, types
 
 from . import config as orders
 from . import faults, wire
+from .command import deadline_ms, text_of, words_of
 from .config import FakeConfig
-from .faults import FaultBook, Passage
+from .faults import FaultBook, Passage, object_of, skewed
 from .sandbox import Sandbox, handle_of
 from .vendor import Setup, Vendor
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from sandport_sdk.v1 import Call, Session
 
     from .command import Command
@@ -35,6 +39,7 @@ PAGE = 500
 GONE_KEPT = 1024
 """Ids of ended sandboxes that are remembered, so that a late call is told that they are gone."""
 _R = TypeVar("_R")
+_S = TypeVar("_S", types.SyncInResult, types.SyncOutResult)
 
 
 class FakeProvider(Provider):
@@ -163,7 +168,7 @@ class FakeProvider(Provider):
                 keep=params.keep,
                 egress=mode,
                 workload=params.workload or "",
-                deadline_ms=_deadline_ms(call),
+                deadline_ms=deadline_ms(call),
             )
             call.dispatched = "unknown"
             try:
@@ -196,7 +201,7 @@ class FakeProvider(Provider):
         self._changed.set()
         await passage.at("before-answer")
         await self._hide(record, passage)
-        return self._given(passage, _skewed(sandbox.lease(), passage))
+        return self._given(passage, skewed(sandbox.lease(), passage))
 
     async def _hide(self, record: Record, passage: Passage) -> None:
         if (hidden := passage.find(orders.Hide)) is not None:
@@ -230,7 +235,7 @@ class FakeProvider(Provider):
         self._changed.set()
         self._vendor.note("attach", sandboxId=params.sandbox_id)
         await passage.at("before-answer")
-        lease = _skewed(known.lease(), passage)
+        lease = skewed(known.lease(), passage)
         answer = types.AttachLeaseResult(state="attached", lease=lease, processes_lost=known.processes_lost)
         return self._given(passage, answer)
 
@@ -245,8 +250,8 @@ class FakeProvider(Provider):
         ]
         page = max(1, min(PAGE, self.session.limits.frame_bytes // ENTRY_BYTES - 1))
         await passage.at("before-answer")
-        skewed = passage.find(orders.Skew)
-        by_ms = round(skewed.by_s * 1000) if skewed is not None else 0
+        skew = passage.find(orders.Skew)
+        by_ms = round(skew.by_s * 1000) if skew is not None else 0
         answer = types.ListLeasesResult(
             leases=tuple(
                 types.ListedLease(
@@ -311,9 +316,9 @@ class FakeProvider(Provider):
             what,
             nonce=nonce,
             sandboxId=params.sandbox_id,
-            argv=_words(params),
+            argv=words_of(params),
             timeoutMs=timeout_ms,
-            deadlineMs=_deadline_ms(call),
+            deadlineMs=deadline_ms(call),
             **facts,
         )
         return nonce
@@ -424,12 +429,50 @@ class FakeProvider(Provider):
             command.followed = False
         return await self._answer(passage, command.outcome(types.WaitProcessResult, call, bases=bases))
 
+    # ------------------------------------------------------------ files
+
+    async def sync_in(self, params: types.SyncInParams, call: Call) -> types.SyncInResult:
+        """Unpack an archive. Repeat: unpacks again. Cancel: the tar is killed; what was unpacked stays."""
+        from . import bulk  # with the first archive: a worker's start is short
+
+        return await self._move("sync-in", params, call, partial(bulk.unpack, params))
+
+    async def sync_out(self, params: types.SyncOutParams, call: Call) -> types.SyncOutResult:
+        """Send an archive. Repeat: sends again. Cancel: the tar is killed, the stream breaks off."""
+        from . import bulk
+
+        return await self._move("sync-out", params, call, partial(bulk.pack, params))
+
+    async def _move(
+        self, name: str, params: types.SyncParams, call: Call, move: Callable[[Sandbox, Passage], Awaitable[_S]]
+    ) -> _S:
+        sandbox = self._attached(params.sandbox_id)
+        passage = await self._enter_by_id(name, call, params.sandbox_id, sandbox)
+        await self._check_there(params.sandbox_id)
+        if not sandbox.config.sync:
+            raise errors.NotSupported("the config of this environment has no sync", dispatched="no")
+        facts = {"nonce": os.urandom(8).hex(), "sandboxId": params.sandbox_id, "path": text_of(params.path)}
+        self._vendor.note(name, **facts, deadlineMs=deadline_ms(call))
+        call.dispatched = "unknown"
+        result: _S | None = None
+        ended = "interrupted"
+        try:
+            result = await move(sandbox, passage)
+            ended = "whole"
+        except errors.WireError as error:
+            ended = error.condition
+            raise
+        finally:
+            moved = None if result is None else result.bytes
+            self._vendor.note(name.replace("sync", "synced"), **facts, ended=ended, bytes=moved)
+        return await self._answer(passage, result)
+
     # ------------------------------------------------------------ orders
 
     @extension("x-fake/clock")
     async def move_clock(self, params: Any, call: Call) -> Any:
         """Read the vendor's clock; `{"advanceMs": 1000}` moves it, `{"virtual": true}` lets it stand still."""
-        asked = _object(params, "advanceMs", "virtual")
+        asked = object_of(params, "advanceMs", "virtual")
         async with self._vendor.lock.held():
             if asked.get("virtual"):
                 self._vendor.clock.make_virtual()
@@ -442,7 +485,7 @@ class FakeProvider(Provider):
     @extension("x-fake/faults")
     async def order_faults(self, params: Any, call: Call) -> Any:
         """List the orders for all workers; `{"clear": true}` takes them away, `{"set": [...]}` adds some."""
-        asked = _object(params, "clear", "set")
+        asked = object_of(params, "clear", "set")
         path = self._vendor.folder / "faults.json"
         async with self._vendor.lock.held():
             said: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
@@ -549,29 +592,3 @@ class FakeProvider(Provider):
                 with contextlib.suppress(errors.WireError):  # the next who looks at it goes on with it
                     await self._vendor.find(sandbox_id)
                 await self._forget_ended(sandbox_id)
-
-
-def _deadline_ms(call: Call) -> int | None:
-    """What the host said it would still wait."""
-    remaining_s = call.remaining_s()
-    return None if remaining_s is None else round(remaining_s * 1000)
-
-
-def _words(params: types.CommandParams) -> list[str]:
-    words = (params.shell or "",) if params.argv is None else params.argv
-    return [os.fsdecode(unpack(word)).encode(errors="backslashreplace").decode() for word in words]
-
-
-def _object(params: Any, *names: str) -> dict[str, Any]:
-    if not isinstance(params, dict) or set(params) - {*names, "_meta"}:
-        raise errors.InvalidParams(f"an object with {' and '.join(names)} is wanted", dispatched="no")
-    return params
-
-
-def _skewed(lease: types.LeaseResult, passage: Passage) -> types.LeaseResult:
-    """The lease as a vendor tells it whose clock is wrong, where that was ordered."""
-    skew = passage.find(orders.Skew)
-    if skew is None or lease.expires_at_ms is None:
-        return lease
-    members = {name: getattr(lease, name) for name in lease.__struct_fields__}
-    return types.LeaseResult(**members | {"expires_at_ms": lease.expires_at_ms + round(skew.by_s * 1000)})

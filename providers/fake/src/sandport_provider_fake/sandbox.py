@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from typing import TYPE_CHECKING
 
 from sandport_sdk.v1 import errors, pack, types
@@ -13,7 +14,10 @@ from .errors import sandbox_failed
 from .starter import Starter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .config import FakeConfig
+    from .starter import Program
     from .vendor import Record, Vendor
 
 ENDED_KEPT = 64
@@ -71,14 +75,7 @@ class Sandbox:
         Raises:
             WireError: It did not start.
         """
-        starter = self._starter
-        if starter is None or starter.over.done():
-            starter = self._starter = Starter(self._vendor.guards(self.record.sandbox_id))
-            try:
-                starter.begin(self._vendor.record_path(self.record.sandbox_id))
-            except OSError as error:
-                self._starter = None
-                raise sandbox_failed(error, dispatched="no") from error
+        starter = self._guarded()
         root = self._vendor.files(self.record.sandbox_id)
         variables = variables_of(root) | starter.marks
         command = Command(params, window_bytes=self._window_bytes, keep_bytes=keep_bytes)
@@ -95,6 +92,43 @@ class Sandbox:
             raise errors.Cancelled("the command was cancelled", dispatched="unknown", partial=command.partial) from None
         self._commands.add(command)
         return command
+
+    async def start_program(self, argv: Sequence[bytes], fds: tuple[int, int, int]) -> Program:
+        """Start a program of ours in the working directory, with these descriptors; its end is the caller's affair.
+
+        Cancel: it is killed.
+
+        Raises:
+            WireError: It did not start.
+        """
+        starter = self._guarded()
+        root = self._vendor.files(self.record.sandbox_id)
+        starting = asyncio.ensure_future(
+            starter.start(argv, variables_of(root) | starter.marks, os.fsencode(root), fds)
+        )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            program = await starting
+            await program.signal(signal.SIGKILL)
+            await asyncio.shield(program.status)
+            raise
+
+    def _guarded(self) -> Starter:
+        """The guard of this worker's programs, begun with the first.
+
+        Raises:
+            WireError: The machine does not let us.
+        """
+        if self._starter is None or self._starter.over.done():
+            starter = Starter(self._vendor.guards(self.record.sandbox_id))
+            try:
+                starter.begin(self._vendor.record_path(self.record.sandbox_id))
+            except OSError as error:
+                self._starter = None
+                raise sandbox_failed(error, dispatched="no") from error
+            self._starter = starter
+        return self._starter
 
     def release(self, command: Command) -> None:
         """The command has its answer. What it left behind writes on, into nothing."""
@@ -138,6 +172,7 @@ class Sandbox:
             shell=SHELL,
             egress=types.Egress(mode="none" if self.record.egress == "none" else "all"),
             expires_at_ms=self.record.expires_at_ms,
+            without=() if self.config.sync else ("sync",),
             notes=("a test tool: nothing isolates this sandbox", "the egress grant is written down and not enforced"),
         )
 

@@ -160,10 +160,19 @@ async def pack_to(start: Start, sink: Sink, *, path: Octets) -> tuple[str, ...]:
     """
     end = ArchiveEnd()
     async with _running(start, feeds=False) as work:
-        await _drain(work.pipe, sink, end)
-        said = work.said(await work.program.wait())
-    if (failure := pack_failure(said, path)) is not None:
-        raise failure
+        draining = asyncio.ensure_future(_drain(work.pipe, sink, end))
+        ending = asyncio.ensure_future(work.program.wait())
+        try:
+            await asyncio.wait((draining, ending), return_when=asyncio.FIRST_COMPLETED)
+            if not ending.done():
+                await draining
+            said = work.said(await ending)
+            # Before the rest of what it packed is sent: the host may be in no hurry to take what is not the whole.
+            if (failure := pack_failure(said, path)) is not None:
+                raise failure
+            await draining
+        finally:
+            await _settled(draining, ending)
     if not end.is_complete:
         why = f"the archive was cut on its way out of the sandbox: {end.fault or 'its end mark is missing'}"
         raise Unavailable(why, detail=Detail(reason="cut"))
