@@ -220,15 +220,22 @@ class Originals:
         self._offsets: dict[bytes, int] = {}
         self._left_bytes = 4 * archive_bytes + _REREAD_BYTES
 
-    def note(self, path: bytes, offset: int) -> None:
-        """From here on, this path is what the member at an offset has made of it."""
-        digest = _digest_of(path)
-        if digest in self._wanted:
+    def note(self, member: Member) -> None:
+        """From here on, a member's path is what it has made of it; whether or not it was taken itself."""
+        if not self._wanted:
+            return
+        path = plain_path(member.path)
+        if path is None or (digest := _digest_of(path)) not in self._wanted:
+            return
+        if member.kind is Kind.FILE or member.kind is Kind.LINK:
+            self._offsets[digest] = member.offset
+        elif member.kind is Kind.HARD_LINK and (offset := self.find(member.link_target)) is not None:
             self._offsets[digest] = offset
 
-    def find(self, path: bytes) -> int | None:
-        """The offset of the member that a link to a path leads to; None if there is none so far."""
-        return self._offsets.get(_digest_of(path))
+    def find(self, target: bytes) -> int | None:
+        """The offset of the member that a hard link with this target leads to; None if there is none so far."""
+        path = plain_path(target)
+        return None if path is None else self._offsets.get(_digest_of(path))
 
     def charge(self, original: Member) -> None:
         """Count what was read again, so that a few long headers with many links to them do not take for ever.
@@ -244,16 +251,18 @@ class Originals:
             )
 
 
-def want(wanted: set[bytes], path: bytes) -> None:
-    """Note that a hard link leads to a path.
+def want(wanted: set[bytes], link: Member) -> None:
+    """Note what a hard link leads to.
 
     Raises:
         TooLargeError: There are too many.
     """
-    wanted.add(_digest_of(path))
+    path = plain_path(link.link_target)
+    if path is not None:
+        wanted.add(_digest_of(path))
     if len(wanted) > _MOST_ORIGINALS:
         raise TooLargeError(
-            f"the archive has hard links to more than {_MOST_ORIGINALS:,} files; copy a smaller part", path=path
+            f"the archive has hard links to more than {_MOST_ORIGINALS:,} files; copy a smaller part", path=link.path
         )
 
 

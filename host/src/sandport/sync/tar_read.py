@@ -125,6 +125,11 @@ class TarReader:
         self._left -= taken
         return self._window.take(taken)
 
+    def go_to(self, member: Member) -> None:
+        """Make a member the current one that this archive's headers are known to describe, further on in it."""
+        self._window.skip(member.data_offset - self._window.offset)
+        self._left, self._skip = member.stored_bytes, -member.stored_bytes % BLOCK_BYTES
+
     def member_at(self, offset: int) -> Member:
         """Read the headers of an earlier member once more, in an archive in a file.
 
@@ -197,9 +202,7 @@ class TarReader:
         window = self._window
         if not 0 <= size_bytes <= most_bytes:
             self._broken(f"a header says that {size_bytes:,} bytes describe a member", window.offset - BLOCK_BYTES)
-        body = window.take(size_bytes)
-        window.skip(-size_bytes % BLOCK_BYTES)
-        return body
+        return window.take(size_bytes + -size_bytes % BLOCK_BYTES)[:size_bytes]
 
     def _records(self, body: bytes, start: int) -> Records:
         try:

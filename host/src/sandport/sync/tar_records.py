@@ -42,6 +42,11 @@ _USUAL_TIME: Final = 20
 _USUAL_POINT: Final = 10
 """The length of a time of these centuries with all its nanoseconds, and where its point is."""
 
+_TIMES: Final = re.compile(
+    rb"(?:30 [ac]time=[0-9]{10}\.[0-9]{9}\n)*+30 mtime=([0-9]{10}\.[0-9]{9})\n(?:30 [ac]time=[0-9]{10}\.[0-9]{9}\n)*+"
+)
+"""What most members have and no more: GNU tar's three times, or ours alone, with all their nanoseconds."""
+
 _TEXTS: Final = frozenset({b"path", b"linkpath", b"GNU.sparse.name"})
 _KEPT: Final = _TEXTS | {
     b"size",
@@ -136,6 +141,9 @@ def read_records(body: bytes) -> Records:
         ValueError: They are not sound.
     """
     records = Records()
+    if (times := _TIMES.fullmatch(body)) is not None:
+        records[b"mtime"] = times[1]
+        return records
     position, size_bytes = 0, len(body)
     sparse_offset: bytes | None = None
     while position < size_bytes:

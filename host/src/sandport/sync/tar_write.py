@@ -10,6 +10,7 @@ import errno
 import io
 import os
 import select
+import zlib
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -39,6 +40,14 @@ _MOST_EXTENTS: Final = 1 << 16
 
 _LARGEST_OCTAL: Final = 0o77777777777
 _NAME_BYTES: Final = 100
+
+_USUAL_FROM_NS: Final = 10**18
+_USUAL_TO_NS: Final = 8 * 10**18
+"""Times whose seconds have ten decimal digits and at most eleven octal ones: from 2001 to 2223."""
+
+_USUAL_RECORD_BYTES: Final = 30
+_USUAL_FILL: Final = bytes(BLOCK_BYTES - _USUAL_RECORD_BYTES)
+"""The record of such a time is always as long."""
 
 _ZEROS: Final = bytes(1 << 20)
 
@@ -103,6 +112,8 @@ class TarWriter:
         self._magic = b"ustar\x0000" if self._is_pax else b"ustar  \0"
         self._tails: dict[bytes, tuple[bytes, int]] = {}
         self._leads: dict[tuple[bytes, int], bytes] = {}
+        self._usual_tail = self._tail(b"0", b"")
+        self._usual_lead = self._lead(b"x", bytes(_USUAL_RECORD_BYTES))[:BLOCK_BYTES]
 
     def directory(self, path: bytes, mode: int, mtime_ns: int) -> None:
         """Write a directory; what is in it follows as members of its own.
@@ -158,7 +169,10 @@ class TarWriter:
         given = len(data)
         if given != size_bytes:
             data = data.ljust(size_bytes, b"\0") if size_bytes else b""
-        header = self._header(b"0", path, mode, size_bytes, mtime_ns)
+        if len(path) <= _NAME_BYTES and path.isascii() and _USUAL_FROM_NS <= mtime_ns < _USUAL_TO_NS:
+            header = self._usual_header(path, mode, size_bytes, mtime_ns)
+        else:
+            header = self._header(b"0", path, mode, size_bytes, mtime_ns)
         fill = -size_bytes % BLOCK_BYTES
         self._batch += (header, data, ZERO_BLOCK[:fill])
         self._batched += len(header) + size_bytes + fill
@@ -277,6 +291,29 @@ class TarWriter:
         self._add(_ZEROS[:size_bytes])
 
     # Headers
+
+    def _usual_header(self, path: bytes, mode: int, size_bytes: int, mtime_ns: int) -> bytes:
+        """What `_header` gives for a small file of a short name and of these centuries, in a third of the time."""
+        seconds, fraction = divmod(mtime_ns, NANOSECONDS)
+        tail, tail_sum = self._usual_tail
+        head = b"%b%07o\x000000000\x000000000\x00%011o\x00%011o\x00" % (
+            path.ljust(_NAME_BYTES, b"\0"),
+            mode,
+            size_bytes,
+            seconds,
+        )
+        checksum = (zlib.adler32(head, 0) & 0xFFFF) + tail_sum
+        if fraction and self._is_pax:
+            return b"%b30 mtime=%d.%09d\n%b%b%06o\0 %b" % (
+                self._usual_lead,
+                seconds,
+                fraction,
+                _USUAL_FILL,
+                head,
+                checksum,
+                tail,
+            )
+        return b"%b%06o\0 %b" % (head, checksum, tail)
 
     def _header(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -38,6 +38,10 @@ __all__ = ["Inspection", "inspect", "unpack", "unpack_file"]
 _UNNAMED_MODE: Final = 0o755
 """Of a directory that is made because something lies in it, and that the archive says nothing of."""
 
+_KEPT_BYTES: Final = 8 << 20
+_MEMBER_BYTES: Final = 300
+"""How much memory the members of one archive may take between the two passes, and each beside its paths."""
+
 _IGNORE_FILE: Final = b".gitignore"
 
 
@@ -51,11 +55,13 @@ class Inspection(Totals, frozen=True):
         top: What the archive says of the top of its tree, mode and time; None if nothing.
         unread: Ignore files whose patterns do not count, and why.
         originals: For `unpack`: what hard links lead to.
+        members: For `unpack`: all of them, where they are few; none where it should read them again.
     """
 
     top: tuple[int, int] | None = None
     unread: tuple[Skipped, ...] = ()
     originals: frozenset[bytes] = frozenset()
+    members: tuple[Member, ...] = ()
 
 
 def inspect(
@@ -78,12 +84,11 @@ def inspect(
     unread: tuple[Skipped, ...] = ()
     if selection is not None and selection.wants(_IGNORE_FILE):
         unread = _learn(spool_fd, selection, poll)
-    wanted: set[bytes] = set()
-    found = _Count(spool_fd, bounds, selection, None, wanted).run(poll)
-    if wanted:
+    first = _Count(spool_fd, bounds, selection, frozenset())
+    found = first.run(poll)
+    if first.wanted:
         # What the links lead to is known only now, and with it how much they add.
-        originals = frozenset(wanted)
-        found = _Count(spool_fd, bounds, selection, originals, wanted).run(poll)
+        found = _Count(spool_fd, bounds, selection, frozenset(first.wanted)).run(poll)
     return msgspec.structs.replace(found, unread=unread) if unread else found
 
 
@@ -104,68 +109,75 @@ def _learn(spool_fd: int, selection: Selection, poll: Callable[[], None]) -> tup
 
 
 class _Count:
-    """One pass that only counts."""
+    """One pass that only counts.
 
-    def __init__(
-        self,
-        spool_fd: int,
-        bounds: Bounds,
-        selection: Selection | None,
-        originals: frozenset[bytes] | None,
-        wanted: set[bytes],
-    ) -> None:
+    Args:
+        originals: What hard links lead to, as an earlier pass has found it out.
+
+    Attributes:
+        wanted: What hard links lead to, as this pass finds it out.
+    """
+
+    def __init__(self, spool_fd: int, bounds: Bounds, selection: Selection | None, originals: frozenset[bytes]) -> None:
+        self.wanted: set[bytes] = set()
         self._reader = TarReader.of_file(spool_fd)
         self._course = Course(Ledger(), selection, links=bounds.links)
         self._bounds = bounds
         self._known = originals
-        self._wanted = wanted
-        self._originals = Originals(originals or frozenset(), os.fstat(spool_fd).st_size)
+        self._originals = Originals(originals, os.fstat(spool_fd).st_size)
         self._files = 0
         self._total_bytes = 0
+        self._kept: list[Member] | None = []
+        self._room_bytes = _KEPT_BYTES
 
     def run(self, poll: Callable[[], None]) -> Inspection:
         course, max_entries = self._course, self._bounds.max_entries
-        members = 0
+        count = 0
         top: tuple[int, int] | None = None
         for member in self._reader.members():
             poll()
-            members += 1
+            count += 1
             name = course.place(member)
-            if max_entries is not None and members + course.implied > max_entries:
+            if max_entries is not None and count + course.implied > max_entries:
                 raise TooLargeError(
                     f"the source holds more than {max_entries:,} entries; copy a smaller part, or raise max_entries",
                     path=member.path,
                 )
-            if name is None:
-                continue
             kind = member.kind
-            if kind is Kind.FILE:
-                self._add(member, member.path)
-                if self._known:
-                    self._originals.note(course.directory + name, member.offset)
-            elif kind is Kind.HARD_LINK:
-                self._hard_link(member, course.directory + name)
-            elif kind is Kind.LINK:
-                if self._known:
-                    self._originals.note(course.directory + name, member.offset)
-            elif not name:
-                top = (member.mode & DIRECTORY_MODE_BITS, member.mtime_ns)
+            if kind is Kind.HARD_LINK:
+                want(self.wanted, member)
+                if name is not None:
+                    self._hard_link(member)
+            elif name is not None:
+                if kind is Kind.FILE:
+                    self._add(member, member.path)
+                elif not name:
+                    top = (member.mode & DIRECTORY_MODE_BITS, member.mtime_ns)
+            if self._known:
+                self._originals.note(member)
+            if self._kept is not None:
+                self._keep(member)
         return Inspection(
-            members + course.implied, self._files, self._total_bytes, top=top, originals=self._known or frozenset()
+            count + course.implied,
+            self._files,
+            self._total_bytes,
+            top=top,
+            originals=self._known,
+            members=tuple(self._kept or ()),
         )
 
-    def _hard_link(self, member: Member, path: bytes) -> None:
-        target = plain_path(member.link_target)
-        if target is None:
-            return
-        if self._known is None:
-            want(self._wanted, target)
-            return
-        offset = self._originals.find(target)
+    def _keep(self, member: Member) -> None:
+        assert self._kept is not None
+        self._kept.append(member)
+        self._room_bytes -= len(member.path) + len(member.link_target) + _MEMBER_BYTES
+        if member.extents is not None or self._room_bytes < 0:
+            self._kept = None
+
+    def _hard_link(self, member: Member) -> None:
+        offset = self._originals.find(member.link_target)
         if offset is not None:
             original = self._reader.member_at(offset)
             self._originals.charge(original)
-            self._originals.note(path, offset)
             if original.kind is Kind.FILE:
                 self._add(original, member.path)
 
@@ -236,6 +248,7 @@ class _Unpacking:
         selection: Selection | None,
     ) -> None:
         self._reader = TarReader.of_file(spool_fd)
+        self._inspection = inspection
         self._tree = tree
         self._meter = meter
         self._account = account
@@ -247,31 +260,36 @@ class _Unpacking:
 
     def run(self) -> None:
         course, tree, poll = self._course, self._tree, self._meter.poll
-        for member in self._reader.members():
+        for member in self._members():
             poll()
             name = course.place(member)
-            if not name:
-                continue
-            if course.up or course.down:
-                self._move()
-            kind = member.kind
-            if kind is Kind.FILE:
-                self._file(name, member, self._reader)
-                if self._follows:
-                    self._originals.note(course.directory + name, member.offset)
-            elif kind is Kind.DIRECTORY:
-                tree.enter(DirectoryEntry(name, member.mode & DIRECTORY_MODE_BITS, member.mtime_ns))
-                self._account.directories += 1
-                if self._known is not None:
-                    self._known.add_directory(course.directory[:-1])
-            elif kind is Kind.LINK:
-                self._link(name, member)
-                if self._follows:
-                    self._originals.note(course.directory + name, member.offset)
-            else:
-                self._hard_link(name, member)
+            if name:
+                if course.up or course.down:
+                    self._move()
+                kind = member.kind
+                if kind is Kind.FILE:
+                    self._file(name, member, self._reader)
+                elif kind is Kind.DIRECTORY:
+                    tree.enter(DirectoryEntry(name, member.mode & DIRECTORY_MODE_BITS, member.mtime_ns))
+                    self._account.directories += 1
+                    if self._known is not None:
+                        self._known.add_directory(course.directory[:-1])
+                elif kind is Kind.LINK:
+                    self._link(name, member)
+                else:
+                    self._hard_link(name, member)
+            if self._follows:
+                self._originals.note(member)
         for _ in range(course.depth):
             tree.leave()
+
+    def _members(self) -> Iterator[Member]:
+        reader, kept = self._reader, self._inspection.members
+        if not kept:
+            yield from reader.members()
+        for member in kept:
+            reader.go_to(member)
+            yield member
 
     def _move(self) -> None:
         """Go to the directory of the next member. One that has no member of its own keeps what it has."""
@@ -313,8 +331,7 @@ class _Unpacking:
         """Write once more what the archive itself holds under the other name; the target is not asked."""
         course = self._course
         path = course.directory + name
-        target = plain_path(member.link_target)
-        offset = None if target is None else self._originals.find(target)
+        offset = self._originals.find(member.link_target)
         if offset is None:
             self._account.refuse(path, "it is a hard link to a file that the archive does not hold before it")
             return
@@ -328,7 +345,6 @@ class _Unpacking:
             self._link(name, original)
         else:
             self._file(name, original, None)
-        self._originals.note(path, offset)
 
 
 def unpack_file(
