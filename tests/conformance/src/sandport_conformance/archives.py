@@ -1,7 +1,7 @@
 """Trees of files as the kit knows them: lists of entries, and tar archives of them.
 
-Archives are written here, header by header, so that every byte of one is known and can be wrong on purpose. They are
-read with the standard library's `tarfile`, which knows all the forms that a worker may send.
+Archives are written block by block (`tar_blocks`), so that every byte of one is known and can be wrong on purpose. They
+are read with the standard library's `tarfile`, which knows all the forms that a worker may send.
 """
 
 from __future__ import annotations
@@ -13,18 +13,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .outcomes import Failed
+from .tar_blocks import END, LONGEST_NAME_BYTES, SOME_TIME_S, STRANGE_OWNER, extended, header, padded
 
 Kind = Literal["file", "directory", "link", "other"]
 
-BLOCK = 512
-END = bytes(2 * BLOCK)
-"""The end mark."""
-LONGEST_NAME_BYTES = 100
-"""What fits into a header; a longer one stands in a record of its own."""
-SOME_TIME_S = 1_234_567_890
-"""When an entry was changed, unless it says something else: long ago, so that no clock makes it by accident."""
-STRANGE_OWNER = 54_321
-"""Whom a header names as the owner: nobody. Who makes a file for somebody owns it for him."""
 _TYPES: Mapping[str, bytes] = {"file": b"0", "link": b"2", "directory": b"5"}
 _SPARSE_NAME = b"GNUSparseFile.0/"
 
@@ -104,51 +96,6 @@ def member(entry: Entry) -> bytes:
         owner=entry.owner,
     )
     return extended(records) + head + padded(entry.data)
-
-
-def header(
-    name: bytes,
-    *,
-    type_: bytes,
-    size: int = 0,
-    mode: int = 0o644,
-    mtime_s: int = SOME_TIME_S,
-    target: bytes = b"",
-    owner: int = STRANGE_OWNER,
-) -> bytes:
-    """A ustar header; names that do not fit are cut."""
-    fields = (
-        name[:LONGEST_NAME_BYTES].ljust(LONGEST_NAME_BYTES, b"\0"),
-        *(b"%07o\0" % number for number in (mode, owner, owner)),
-        *(b"%011o\0" % number for number in (size, mtime_s)),
-        b" " * 8,
-        type_,
-        target[:LONGEST_NAME_BYTES].ljust(LONGEST_NAME_BYTES, b"\0"),
-        b"ustar\x0000",
-    )
-    head = b"".join(fields).ljust(BLOCK, b"\0")
-    return head[:148] + b"%06o\0 " % sum(head) + head[156:]
-
-
-def extended(records: Mapping[bytes, bytes]) -> bytes:
-    """The member with records for the one that follows; nothing where there are none."""
-    if not records:
-        return b""
-    body = b"".join(_record(name, value) for name, value in records.items())
-    return header(b"PaxHeaders/records", type_=b"x", size=len(body)) + padded(body)
-
-
-def _record(name: bytes, value: bytes) -> bytes:
-    rest = b" " + name + b"=" + value + b"\n"
-    size = len(rest)
-    while len(b"%d" % size) + len(rest) != size:
-        size = len(b"%d" % size) + len(rest)
-    return b"%d" % size + rest
-
-
-def padded(data: bytes) -> bytes:
-    """Data, filled up to whole blocks."""
-    return data + bytes(-len(data) % BLOCK)
 
 
 def sparse(path: bytes, pieces: Mapping[int, bytes], size: int) -> bytes:

@@ -50,15 +50,25 @@ class Bench:
         times: The limits in force.
         seed: Decides every choice of the run but the ids, which must never repeat.
         together: Whether stories are told together, which is worth it where most of the checks that read them run.
+        disposable: Whether what workers leave may be killed and removed instead of being destroyed through another
+            worker; nothing is said about it then.
 
     Attributes:
         facts: What the first hello declared; filled by `start`.
     """
 
     def __init__(
-        self, command: Sequence[str], *, settings: Settings, times: Times, seed: int, together: bool = False
+        self,
+        command: Sequence[str],
+        *,
+        settings: Settings,
+        times: Times,
+        seed: int,
+        together: bool = False,
+        disposable: bool = False,
     ) -> None:
         self.command = tuple(command)
+        self.disposable = disposable
         self.together = together
         self.settings = settings
         self.times = times
@@ -178,6 +188,8 @@ class Bench:
             return
         self._released.append(session)
         grace_s = _ORPHAN_GRACE_MS / 1000 + self.times.moment_s * 5 - (time.monotonic() - self._ended_at[session])
+        if self.disposable:
+            grace_s = 0.0
         for survivor in session.process.release(grace_s=max(0.0, grace_s)):
             self._left.append(f"process {survivor.pid} outlived its worker: {survivor.command}")
 
@@ -240,6 +252,8 @@ class Bench:
                 pass  # it may be ending; another one decides
             else:
                 return
+        if self.disposable:
+            return
         attached = self.attach(self.shared(), sandbox)
         if attached is not None:
             attached.destroy()
@@ -271,7 +285,7 @@ class Bench:
             self.drop_shared()
             self._toured |= {sandbox, False}
             self.note_failure("the tour", lambda: tour(lab, sandbox=sandbox))
-        return tuple(self.record_sessions)
+        return tuple(session for session in self.record_sessions if session.whole)
 
     def note_failure(self, what: str, action: Callable[[], object]) -> None:
         """Do something beside the checks; what the worker fails at is only written down."""
@@ -294,8 +308,9 @@ class Bench:
         """
         left: list[str] = []
         try:
-            self.note_failure("the shared sandbox", self._give_back_shared)
-            if self._ids and any(map(_may_have_acquired, self.record_sessions)):
+            if not self.disposable:
+                self.note_failure("the shared sandbox", self._give_back_shared)
+            if self._ids and not self.disposable and any(map(_may_have_acquired, self.record_sessions)):
                 try:
                     left += self._sandboxes_left()
                 except (Failed, NotStarted) as failure:

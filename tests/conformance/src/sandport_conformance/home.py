@@ -66,7 +66,7 @@ class Home:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._used:
+        if not self._used or (self.lab.disposable and error is not None):
             return
         try:
             left = self.clear(patient=error is None)

@@ -34,6 +34,7 @@ class Lab:
         facts: What the worker's first hello declared.
         random: A source whose numbers depend on the run's seed and the check alone.
         together: Whether stories are told together; see `stories`.
+        disposable: Whether what workers leave is simply removed; see `Bench`.
     """
 
     def __init__(self, bench: Bench, check: Check) -> None:
@@ -44,6 +45,7 @@ class Lab:
         self.facts: Facts = bench.facts
         self.random = random.Random(f"{bench.seed} {check.id}")
         self.together: bool = bench.together
+        self.disposable: bool = bench.disposable
         self.used: list[Session] = []
         """Sessions whose transcripts a failure of this check shows."""
         self._shared: Session | None = None

@@ -12,6 +12,8 @@ TOKEN_VARIABLE = "SANDPORT_WORKER_TOKEN"
 """Set to a random value in the worker's environment and inherited by what it starts."""
 
 _PROC = Path("/proc")
+_MOST_BYTES = 1 << 22
+"""More than a process's variables may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,26 @@ class _Stat:
     started: int
 
 
+def _read(pid: int | str, name: str) -> bytes:
+    """A file of a process. This is read for every process of the machine, again and again: no object more than needed.
+
+    Raises:
+        FileNotFoundError, ProcessLookupError: It has ended.
+        PermissionError: It is somebody else's.
+    """
+    descriptor = os.open(f"{_PROC}/{pid}/{name}", os.O_RDONLY)
+    try:
+        whole = data = os.read(descriptor, _MOST_BYTES)
+        while len(data) >= 4096 and (data := os.read(descriptor, _MOST_BYTES)):
+            whole += data
+        return whole
+    finally:
+        os.close(descriptor)
+
+
 def _stat(pid: int) -> _Stat | None:
     try:
-        fields = _PROC.joinpath(str(pid), "stat").read_bytes().rpartition(b")")[2].split()
+        fields = _read(pid, "stat").rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
     return _Stat(fields[0], int(fields[3]), int(fields[19]))
@@ -91,24 +110,22 @@ def survivors(worker: Identity) -> list[Survivor]:
     leader = _stat(worker.pid)
     # Another process has the worker's number by now, and perhaps a session under it.
     taken_over = leader is not None and leader.started != worker.started
-    found = []
-    for folder in _PROC.iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            pid = int(folder.name)
-            if _belongs(pid, worker, by_session=not taken_over):
-                found.append(Survivor(pid, _command_of(pid)))
-    return found
+    pids = (int(name) for name in os.listdir(_PROC) if name.isdigit())
+    found = [pid for pid in pids if pid != os.getpid() and _belongs(pid, worker, by_session=not taken_over)]
+    return [Survivor(pid, _command_of(pid)) for pid in found]
 
 
 def _belongs(pid: int, worker: Identity, *, by_session: bool) -> bool:
     stat = _stat(pid)
     if stat is None or stat.state in (b"Z", b"X"):
         return False
+    if worker.started is not None and stat.started < worker.started:
+        return False  # nothing that the worker has started is older than the worker
     if by_session and stat.session == worker.pid:
         return True
     try:
         # The environment as it was at the exec: a process that changed it since keeps what it began with.
-        environ = _PROC.joinpath(str(pid), "environ").read_bytes()
+        environ = _read(pid, "environ")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False  # it ended while we looked, or is somebody else's
     return f"{TOKEN_VARIABLE}={worker.token}".encode() in environ.split(b"\0")
@@ -120,7 +137,7 @@ def _command_of(pid: int) -> str:
 
 def _words_of(pid: int) -> str:
     try:
-        words = _PROC.joinpath(str(pid), "cmdline").read_bytes().replace(b"\0", b" ").strip()
+        words = _read(pid, "cmdline").replace(b"\0", b" ").strip()
     except (FileNotFoundError, ProcessLookupError):
         return "?"
     return words.decode("utf-8", "backslashreplace")

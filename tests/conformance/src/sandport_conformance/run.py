@@ -36,6 +36,7 @@ class Run:
         level: For the report.
         seed: Repeats an earlier run's choices; a random one where None.
         times: Time limits that were measured already; measured now where None.
+        disposable: Whether what workers leave is killed and removed without a word; see `Bench`.
 
     Raises:
         Misuse: A known failure names a check that does not exist.
@@ -50,6 +51,7 @@ class Run:
         level: str = "",
         seed: int | None = None,
         times: Times | None = None,
+        disposable: bool = False,
     ) -> None:
         if not command:
             raise Misuse("there is no worker command; it comes after `--`")
@@ -65,6 +67,7 @@ class Run:
             times=times or measure(settings.scale),
             seed=self.seed,
             together=len(self.checks) > _FEW_CHECKS,
+            disposable=disposable,
         )
         self._results: list[Result] = []
         self._faults: list[Fault] = []
@@ -253,6 +256,7 @@ def judge(
     seed: int | None = None,
     times: Times | None = None,
     on_result: Callable[[Result], None] | None = None,
+    disposable: bool = False,
 ) -> Report:
     """Judge a worker command.
 
@@ -264,6 +268,8 @@ def judge(
         seed: Repeats an earlier run's choices.
         times: Time limits; measured where None.
         on_result: Called with each result as it comes.
+        disposable: Kill and remove what the worker leaves, and say nothing about it: for workers that are broken on
+            purpose, whose sandboxes are nothing but folders and processes of this machine.
 
     Returns:
         The report, also where the worker could not be started.
@@ -284,6 +290,7 @@ def judge(
         level="" if only else level,
         seed=seed,
         times=times,
+        disposable=disposable,
     )
     with run:
         try:

@@ -10,7 +10,7 @@ import binascii
 import json
 import re
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
@@ -30,7 +30,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 @cache
 def protocol() -> Json:
     """The whole of `v1.json`."""
-    loaded: Json = json.loads(files(__package__).joinpath("v1.json").read_text(encoding="utf-8"))
+    loaded: Json = json.loads(Path(__file__).with_name("v1.json").read_text(encoding="utf-8"))
     return loaded
 
 

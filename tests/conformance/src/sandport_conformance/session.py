@@ -36,6 +36,8 @@ class Session:
         self.times = times
         self.messages: list[Message] = []
         self.hello: Json = {}
+        self.whole = True
+        """Whether `messages` has everything."""
         self.greeted = False
         """Whether `initialized` was sent."""
         self.offered = hello_params
@@ -217,8 +219,12 @@ class Session:
         return [message for message in found if not requirements or message.breaks in requirements]
 
     def forget(self) -> None:
-        """Keep no message that was read so far; for who moves more through here than is worth keeping."""
+        """Keep no message that was read so far; for who moves more through here than is worth keeping.
+
+        The session is no part of the run's record then.
+        """
         self.messages.clear()
+        self.whole = False
 
     def patience(self, method: str) -> float:
         """How long an answer to a method may take."""

@@ -33,6 +33,7 @@ _PIPE_BYTES = 1 << 16
 _LOOK_S = 0.0002
 """Between two looks into a pipe that should become empty."""
 _KILL_S = 30.0
+_KILL_ROUNDS = 10
 _DRAIN_S = 2.0
 
 
@@ -373,7 +374,12 @@ class WorkerProcess:
             What lived longer than that.
         """
         self.wait_survivors(grace_s)
-        killed = processes.kill_survivors(self._identity)
+        killed: dict[int, Survivor] = {}
+        for _ in range(_KILL_ROUNDS):  # what is killed may just have started something
+            found = processes.kill_survivors(self._identity)
+            if not found:
+                break
+            killed |= {survivor.pid: survivor for survivor in found}
         # Once all holders are dead stderr ends, and the thread with it; a holder outside our reach must not hang us.
         self.log.close(_DRAIN_S)
         self._out.close()
@@ -381,7 +387,7 @@ class WorkerProcess:
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
-        return killed
+        return list(killed.values())
 
     def _gone(self, what: str) -> str:
         cause = self.exit_cause

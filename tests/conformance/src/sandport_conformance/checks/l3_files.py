@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from sandport_conformance.archives import (
-    archive,
-)
+from sandport_conformance.archives import archive
 from sandport_conformance.declaration import Needs, check
 from sandport_conformance.lab import Lab
 from sandport_conformance.sandbox import Sandbox

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import threading
 
-from sandport_conformance.archives import (
-    BLOCK,
-    END,
-    archive,
-    directory,
-    expect_tree,
-    extended,
-    file,
-    header,
-    link,
-    member,
-    read,
-    tree,
-)
+from sandport_conformance.archives import archive, directory, expect_tree, file, link, member, read, tree
 from sandport_conformance.declaration import check
 from sandport_conformance.lab import Lab
 from sandport_conformance.outcomes import expect
 from sandport_conformance.sandbox import output_of
+from sandport_conformance.tar_blocks import BLOCK, END, extended, header
 from sandport_conformance.transfers import Drain, Feed
 
 from .claims import dispatched

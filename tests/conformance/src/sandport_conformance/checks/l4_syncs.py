@@ -7,21 +7,12 @@ import socket
 import threading
 from collections.abc import Iterator
 
-from sandport_conformance.archives import (
-    BLOCK,
-    END,
-    archive,
-    expect_tree,
-    file,
-    header,
-    member,
-    read,
-    tree,
-)
+from sandport_conformance.archives import archive, expect_tree, file, member, read, tree
 from sandport_conformance.declaration import Needs, Uses, check
 from sandport_conformance.lab import Lab
 from sandport_conformance.outcomes import Failed, NotApplicable, expect
 from sandport_conformance.sandbox import output_of
+from sandport_conformance.tar_blocks import BLOCK, END, header
 from sandport_conformance.transfers import Drain, Feed, folder_for_sockets
 
 from .claims import expect_no_effect, field_of

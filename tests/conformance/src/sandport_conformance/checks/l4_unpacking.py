@@ -6,28 +6,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from sandport_conformance.archives import (
-    BLOCK,
-    END,
-    STRANGE_OWNER,
-    Entry,
-    Tree,
-    archive,
-    directory,
-    expect_tree,
-    extended,
-    file,
-    header,
-    link,
-    member,
-    padded,
-    sparse,
-    tree,
-)
+from sandport_conformance.archives import Entry, Tree, archive, directory, expect_tree, file, link, member, sparse, tree
 from sandport_conformance.declaration import check
 from sandport_conformance.lab import Lab
 from sandport_conformance.outcomes import NotApplicable, Severity, expect
 from sandport_conformance.sandbox import output_of
+from sandport_conformance.tar_blocks import BLOCK, END, STRANGE_OWNER, extended, header, padded
 from sandport_conformance.transfers import Feed
 
 from .claims import expect_no_effect

@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from .healthy import Healthy
@@ -19,8 +16,7 @@ if TYPE_CHECKING:
     _Worker = TypeVar("_Worker", bound=type[Healthy])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mutant:
+class Mutant(NamedTuple):
     """A broken worker.
 
     Attributes:
@@ -78,6 +74,9 @@ def _name_of(worker: type) -> str:
 
 def every_mutant() -> tuple[Mutant, ...]:
     """All mutants, in the order of their modules."""
+    import importlib  # here, for what a broken worker does not import it need not wait for
+    import pkgutil
+
     for module in pkgutil.iter_modules(__path__, __name__ + "."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from sandport_conformance.archives import BLOCK
+from sandport_conformance.tar_blocks import BLOCK
+
+if TYPE_CHECKING:
+    import socket
+    import threading
 
 PIECE_BYTES = 1 << 16
 _NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
@@ -69,18 +71,15 @@ class Source:
             pass
 
 
-@dataclass(slots=True)
 class Member:
     """What an archive says of one entry; its content follows in the stream."""
 
-    path: bytes
-    type: bytes
-    mode: int
-    size: int
-    mtime_ns: int
-    target: bytes
-    owner: int
-    records: dict[str, bytes] = field(default_factory=dict)
+    def __init__(
+        self, path: bytes, type_: bytes, mode: int, size: int, mtime_ns: int, target: bytes, owner: int
+    ) -> None:
+        self.path, self.type, self.mode, self.size = path, type_, mode, size
+        self.mtime_ns, self.target, self.owner = mtime_ns, target, owner
+        self.records: dict[str, bytes] = {}
 
     @property
     def parts(self) -> list[bytes]:

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from sandport_conformance.archives import END, LONGEST_NAME_BYTES, extended, header
+from sandport_conformance.tar_blocks import END, LONGEST_NAME_BYTES, extended, header
 
 from .archive_in import PIECE_BYTES
 

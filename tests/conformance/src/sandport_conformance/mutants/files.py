@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -13,10 +12,14 @@ from .archive_in import Cut, LeadsOut, Malformed, Refused, Source
 from .programs import octets
 
 if TYPE_CHECKING:
+    import socket
+
     from .healthy import Call
     from .leases import Leases
 
 Json = dict[str, Any]
+_BOTH_WAYS = 2
+"""As `socket.SHUT_RDWR`."""
 
 
 class Files:
@@ -40,6 +43,8 @@ class Files:
     @contextmanager
     def connected(self, call: Call) -> Iterator[socket.socket]:
         """The host's socket; a cancel breaks it."""
+        import socket  # here, for most broken workers start without
+
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             try:
@@ -61,7 +66,7 @@ class Files:
     def break_off(self, connection: socket.socket) -> None:
         """Wake whoever reads from a connection or writes to it."""
         with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(_BOTH_WAYS)
 
     def close(self, connection: socket.socket) -> None:
         """Let go of a connection."""

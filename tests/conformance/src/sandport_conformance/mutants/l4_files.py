@@ -7,7 +7,7 @@ import stat
 import time
 from collections.abc import Iterator
 
-from sandport_conformance.archives import LONGEST_NAME_BYTES
+from sandport_conformance.tar_blocks import LONGEST_NAME_BYTES
 
 from . import mutant
 from .archive_in import Member, Unpacker
