@@ -319,19 +319,21 @@ def test_a_small_archive_of_all_forms_is_what_the_cuts_below_start_from() -> Non
 
 def test_an_archive_that_is_cut_off_at_any_byte_is_never_taken_for_a_whole_one() -> None:
     """docker/docker-py and others read a broken stream as a short archive."""
-    archive = small_archive()
+    short = pax((b"mtime", b"1.5")) + member(b"f", b"x" * 600) + header(b"d", b"5") + END
+    long = small_archive()
     with tempfile.TemporaryFile() as file:
-        file.write(archive)
-        file.flush()
-        for length in range(len(archive) - 1, -1, -1):
-            with pytest.raises(ArchiveTruncatedError, match="without its end mark") as caught:
-                read_all(archive[:length])
-            assert caught.value.offset == length
-            if length % 16:
-                continue
-            os.ftruncate(file.fileno(), length)
-            with pytest.raises(ArchiveTruncatedError):
-                list(TarReader.of_file(file.fileno()).members())
+        for archive, step in ((short, 1), (long, 512)):
+            file.write(archive)
+            file.flush()
+            for length in range(len(archive) - step, -1, -step):
+                with pytest.raises(ArchiveTruncatedError, match="without its end mark") as caught:
+                    read_all(archive[:length])
+                assert caught.value.offset == length
+                os.ftruncate(file.fileno(), length)
+                with pytest.raises(ArchiveTruncatedError) as again:
+                    list(TarReader.of_file(file.fileno()).members())
+                assert again.value.offset == length
+            file.seek(0)
 
 
 def broken(archive: bytes) -> ArchiveBrokenError:

@@ -178,6 +178,24 @@ def test_sparse_files_stay_small_and_keep_their_length(tmp_path: Path) -> None:
         assert file.read() == b"\0last"
 
 
+def test_more_pieces_than_are_told_apart_arrive_with_the_last_holes_as_zeros(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandport.sync.tar_write._MOST_EXTENTS", 3)
+    (tmp_path / "source").mkdir()
+    with (tmp_path / "source/f").open("wb") as file:
+        for n in range(8):
+            file.seek(n * MIB)
+            file.write(os.urandom(5000))
+    archive, _ = pack_bytes(tmp_path / "source")
+    extents = read_all(archive)[-1].extents
+    assert extents is not None
+    assert len(extents) == 4
+    (tmp_path / "back").mkdir()
+    run("tar", "-x", "-C", tmp_path / "back", stdin=archive)
+    assert (tmp_path / "back/f").read_bytes() == (tmp_path / "source/f").read_bytes()
+
+
 @pytest.mark.parametrize("dialect", Dialect)
 def test_numbers_past_the_octal_field_are_written_so_that_others_read_them(
     dialect: Dialect, monkeypatch: pytest.MonkeyPatch
