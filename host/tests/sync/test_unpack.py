@@ -359,7 +359,21 @@ def test_many_links_to_one_endless_header_end(target: Path) -> None:
 # What an enemy achieves
 
 
-HOSTILE_PATHS = [b"/abs", b"//abs", b"../up", b"a/../../up", b"a/..", b"..", b"d/../f", b"", b".", b"./", b"nul\0x"]
+HOSTILE_PATHS = [
+    b"/abs",
+    b"//abs",
+    b"../up",
+    b"a/../../up",
+    b"a/..",
+    b"..",
+    b"d/../f",
+    b"",
+    b".",
+    b"./",
+    b"nul\0x",
+    b"n" * 256,
+]
+HOSTILE_PATHS += [b"d/" + b"n" * 256, b"n" * 300 + b"/f"]
 
 
 @pytest.mark.parametrize("kind", [b"0", b"1", b"2", b"5"])
@@ -558,6 +572,38 @@ def test_a_rehearsal_counts_the_same_and_writes_nothing(tmp_path: Path, target: 
 
 
 # Ceilings
+
+
+def test_an_archive_that_is_not_the_one_that_was_inspected_writes_no_more_than_that(target: Path) -> None:
+    def write(spool: Spool, fd: int) -> None:
+        inspection = inspect(spool.fd, bounds=ANY, poll=lambda: None)
+        other = pax((b"mtime", b"1"), kind=b"g") + member(b"f", b"x" * 601) + END
+        os.pwrite(spool.fd, other, 0)
+        with pytest.raises(ArchiveBrokenError, match="more than was found"):
+            unpack(
+                spool.fd,
+                TargetTree(fd, label=b"t"),
+                None,
+                inspection=inspection,
+                meter=Meter(None, None),
+                bounds=ANY,
+                account=Account(),
+            )
+        assert names_below(target) == set()
+
+    act_on(pax((b"mtime", b"1"), kind=b"g") + member(b"f", b"x" * 600) + END, target, write)
+
+
+def test_records_for_all_members_change_no_size_and_no_path(target: Path) -> None:
+    """Else a hard link, whose original is read once more, could find another one than was counted."""
+    common = pax((b"size", b"0"), (b"path", b"p"), (b"mtime", b"7"), kind=b"g")
+    archive = common + member(b"f", b"x" * 600) + hard(b"g", b"f") + END
+    result = unpack_bytes(archive, target)
+    assert {path.name: (path.stat().st_size, path.stat().st_mtime) for path in target.iterdir()} == {
+        "f": (600, 7),
+        "g": (600, 7),
+    }
+    assert result.total_bytes == 1200
 
 
 def refused_whole(archive: bytes, target: Path, bounds: Bounds, error: type[SyncError], match: str) -> None:

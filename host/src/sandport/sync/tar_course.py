@@ -25,8 +25,9 @@ _NOWHERE: Final = (b"", b".")
 _MOST_LEVELS: Final = 8192
 """Directories on the way to one member; each takes a few hundred bytes while it is open."""
 
+_LONGEST_NAME_BYTES: Final = 255
 _LONGEST_TARGET_BYTES: Final = 4095
-"""The longest text that the system takes for a symbolic link."""
+"""The longest that the system takes for a name, and for what a symbolic link holds."""
 
 _MOST_ORIGINALS: Final = 1 << 18
 """Files of one archive that hard links lead to; each takes about 200 bytes of memory."""
@@ -89,6 +90,7 @@ class Course:
             path[:cut] == self._parent
             and member.kind is Kind.FILE
             and self._selection is None
+            and len(name) <= _LONGEST_NAME_BYTES
             and name not in (b"", b".", b"..")
             and b"\0" not in name
             and not name.startswith(RESERVED_PREFIX)
@@ -131,6 +133,8 @@ class Course:
             reason = "its path holds a NUL byte"
         elif b".." in names:
             reason = "its path holds '..'"
+        elif any(len(name) > _LONGEST_NAME_BYTES for name in names):
+            reason = f"it has a name of more than {_LONGEST_NAME_BYTES} bytes"
         if reason is not None:
             self._account.refuse(path, reason)
             return None

@@ -79,6 +79,7 @@ class TarReader:
 
     Attributes:
         complete: Whether the end mark was seen.
+        common_time: The time that a header for all members has given them, as it was written.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
@@ -87,7 +88,7 @@ class TarReader:
         self._fd: int | None = None
         self._left = 0
         self._skip = 0
-        self._everywhere = Records()
+        self.common_time: bytes | None = None
 
     @classmethod
     def of_file(cls, fd: int, *, offset: int = 0) -> Self:
@@ -142,7 +143,7 @@ class TarReader:
         if self._fd is None:
             raise ValueError("only a reader of a file can go back")
         reader = TarReader.of_file(self._fd, offset=offset)
-        reader._everywhere = self._everywhere
+        reader.common_time = self.common_time
         member = reader._next()
         if member is None:
             raise ArchiveBrokenError("the archive holds no member there", offset=offset)
@@ -157,7 +158,7 @@ class TarReader:
             self._left = self._skip = 0
         start = window.offset
         path = target = None
-        records = self._everywhere
+        records = Records()
         for _ in range(MOST_HEADERS + 1):
             block = window.take(BLOCK_BYTES)
             if block == ZERO_BLOCK:
@@ -180,9 +181,10 @@ class TarReader:
                 else:
                     found = self._records(body, start)
                     if kind == b"g":
-                        self._everywhere = records = _merged(self._everywhere, found)
+                        # A path, a size or a map that all members have in common would make no sense.
+                        self.common_time = found.get(b"mtime", self.common_time)
                     else:
-                        records = _merged(self._everywhere, found) if self._everywhere else found
+                        records = found
                 continue
             try:
                 return self._member(block, kind, size_bytes, path, target, records, start)
@@ -235,7 +237,10 @@ class TarReader:
                 target = block[157:257].partition(b"\0")[0]
         else:
             target = b""
-        mtime_ns = _time_of(block, records)
+        if value := records.get(b"mtime", self.common_time):
+            mtime_ns = read_time(value)
+        else:
+            mtime_ns = read_number(block[136:148]) * NANOSECONDS
         if type_flag[0] in _WITHOUT_DATA:
             size_bytes = 0
         elif value := records.get(b"size"):
@@ -312,20 +317,6 @@ def _name_of(block: bytes) -> bytes:
     if block[257:263] == b"ustar\0" and block[345]:
         return block[345:500].partition(b"\0")[0] + b"/" + name
     return name
-
-
-def _time_of(block: bytes, records: Records) -> int:
-    if value := records.get(b"mtime"):
-        return read_time(value)
-    return read_number(block[136:148]) * NANOSECONDS
-
-
-def _merged(below: Records, above: Records) -> Records:
-    records = Records()
-    records.update(below)
-    records.update(above)
-    records.extents = above.extents
-    return records
 
 
 class _Place:

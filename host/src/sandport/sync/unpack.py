@@ -170,7 +170,7 @@ class _Count:
         assert self._kept is not None
         self._kept.append(member)
         self._room_bytes -= len(member.path) + len(member.link_target) + _MEMBER_BYTES
-        if member.extents is not None or self._room_bytes < 0:
+        if member.extents is not None or self._room_bytes < 0 or self._reader.common_time is not None:
             self._kept = None
 
     def _hard_link(self, member: Member) -> None:
@@ -309,6 +309,9 @@ class _Unpacking:
 
     def _file(self, name: bytes, member: Member, reader: TarReader | None) -> None:
         account, size_bytes = self._account, member.size_bytes
+        if account.total_bytes + size_bytes > self._inspection.total_bytes:
+            # Never where the archive is the one that was inspected; this is what keeps the ceiling if it is not.
+            raise ArchiveBrokenError("the archive holds more than was found in it at first", offset=member.offset)
         entry = FileEntry(name, member.mode & FILE_MODE_BITS, size_bytes, member.mtime_ns)
         _write(self._tree, entry, member, self._delivery, reader)
         account.files += 1
