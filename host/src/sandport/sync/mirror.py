@@ -8,11 +8,13 @@ directory that holds such a thing, and whatever has a reserved name.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import errno
 import hashlib
 import os
 import stat
+from array import array
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -29,19 +31,21 @@ __all__ = ["KnownPaths", "Mirror"]
 
 _IGNORE_FILE: Final = b".gitignore"
 _DIGEST_BYTES: Final = 8
+_PARTS: Final = 256
+"""Of a set of digests; each is put in order by itself, so that what that takes for a moment stays small."""
 
 
 class KnownPaths:
     """The paths that a source holds, relative to the copied tree.
 
-    Of each there is only a digest, under a key that nobody else knows: a million of them take less than 100 MiB, and
-    no two can be made to look the same.
+    Of each there is only a digest of eight bytes, under a key that nobody else knows, so that no two can be made to
+    look the same.
     """
 
     def __init__(self) -> None:
         self._key = os.urandom(16)
-        self._directories: set[int] = set()
-        self._others: set[int] = set()
+        self._directories = _Digests()
+        self._others = _Digests()
 
     def add_directory(self, path: bytes) -> None:
         """Note a directory whose contents are all noted too."""
@@ -59,10 +63,31 @@ class KnownPaths:
     def holds(self, path: bytes) -> bool:
         """Whether there is anything of that path."""
         digest = self._digest(path)
-        return digest in self._directories or digest in self._others
+        return digest in self._others or digest in self._directories
 
     def _digest(self, path: bytes) -> int:
         return int.from_bytes(hashlib.blake2b(path, digest_size=_DIGEST_BYTES, key=self._key).digest(), "little")
+
+
+class _Digests:
+    """A set of numbers that takes eight bytes for each: first it grows, then it is asked."""
+
+    def __init__(self) -> None:
+        self._parts = tuple(array("Q") for _ in range(_PARTS))
+        self._sorted = bytearray(b"\1" * _PARTS)
+
+    def add(self, digest: int) -> None:
+        self._parts[digest % _PARTS].append(digest)
+        self._sorted[digest % _PARTS] = False
+
+    def __contains__(self, digest: int) -> bool:
+        number = digest % _PARTS
+        part = self._parts[number]
+        if not self._sorted[number]:
+            part[:] = array("Q", sorted(part))
+            self._sorted[number] = True
+        at = bisect.bisect_left(part, digest)
+        return at < len(part) and part[at] == digest
 
 
 class Mirror:
