@@ -9,7 +9,7 @@ import io
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from sandport.sync.copy import Account, Bounds, LinkRule
 from sandport.sync.meter import Meter
 from sandport.sync.mirror import KnownPaths
 from sandport.sync.pack import pack_tree
-from sandport.sync.result import SyncResult
+from sandport.sync.result import Refused, Skipped, SyncResult
 from sandport.sync.selection import Selection
 from sandport.sync.spool import Spool
 from sandport.sync.tar_format import Dialect, Member
@@ -163,3 +163,29 @@ def to_seconds(seen: Seen) -> Seen:
 def _seconds(time_ns: object) -> int:
     assert isinstance(time_ns, int)
     return time_ns // 10**9
+
+
+def hard(name: bytes, to: bytes) -> bytes:
+    """A member that is a second name of another."""
+    return header(name, b"1", target=to)
+
+
+def reasons(notices: tuple[Skipped | Refused, ...]) -> dict[bytes, str]:
+    """What was noted, by path."""
+    return {notice.path: notice.reason for notice in notices}
+
+
+def without_top(seen: dict[tuple[bytes, ...], tuple[object, ...]]) -> dict[tuple[bytes, ...], tuple[object, ...]]:
+    """All but the top itself."""
+    return {at: what for at, what in seen.items() if at}
+
+
+def act_on(archive: bytes, target: Path, act: Callable[[Spool, int], None]) -> None:
+    """Do something with an archive in a spool beside an open directory."""
+    fd = os.open(target, os.O_RDONLY)
+    try:
+        with Spool.beside(fd, max_bytes=None) as spool:
+            spool.write(archive)
+            act(spool, fd)
+    finally:
+        os.close(fd)
