@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -274,6 +275,33 @@ def test_a_mirror_that_is_cancelled_anywhere_leaves_whole_files_and_the_modes_th
         assert half_deleted > 5, "no cancel came while it deleted"
 
     as_user(copy)
+
+
+@pytest.mark.parametrize("how", ["delete", "replace"])
+def test_two_thousand_levels_are_removed_with_few_descriptors(
+    deep_place: Path, in_child: Callable[[Callable[[], None]], None], how: str
+) -> None:
+    (deep_place / "source").mkdir()
+    (deep_place / "source/f").write_bytes(b"new")
+    (deep_place / "work").mkdir()
+    fd = os.open(deep_place / "work", os.O_RDONLY)
+    for _ in range(2_000):
+        os.mkdir(b"n" * 100, dir_fd=fd)
+        below = os.open(b"n" * 100, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+
+    def copy() -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+        root_fd = os.open(deep_place, os.O_RDONLY)
+        result = copy_in(deep_place / "source", root_fd, b"work", delete=how == "delete", replace=how == "replace")
+        assert result.deleted == (2_000 if how == "delete" else 0)
+
+    in_child(copy)
+    assert os.listdir(deep_place / "work") == ["f"]
+    assert set(os.listdir(deep_place)) == {"source", "work"}
 
 
 # What is never emptied

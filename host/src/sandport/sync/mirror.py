@@ -352,19 +352,23 @@ class _Pass:
                 is_directory = item.is_dir(follow_symlinks=False)
                 if mirror.stays(path, name, self._cursor, is_directory=is_directory):
                     frame.stayed = True
-                elif not is_directory:
-                    if self._known.holds(path):
-                        frame.stayed = True
-                    else:
-                        self._prepare(fd, frame)
-                        mirror.unlink(fd, name, path)
-                elif self._known.lists(path):
+                elif frame.goes:
+                    # Nothing below is known where the directory itself is not.
+                    self._remove(frame, name, path, is_directory=is_directory)
+                elif is_directory and self._known.lists(path):
                     frame.stayed = True
                     frame.waiting.append((name, False))
                 elif self._known.holds(path):
                     frame.stayed = True
                 else:
-                    frame.waiting.append((name, True))
+                    self._remove(frame, name, path, is_directory=is_directory)
+
+    def _remove(self, frame: _Frame, name: bytes, path: bytes, *, is_directory: bool) -> None:
+        if is_directory:
+            frame.waiting.append((name, True))
+            return
+        self._prepare(self._descent.fd, frame)
+        self._mirror.unlink(self._descent.fd, name, path)
 
     def _leave(self, frame: _Frame, above: _Frame) -> None:
         level = self._descent.pop()
