@@ -7,9 +7,12 @@ import os
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from host.tests.sync.archives import (
     END,
@@ -18,12 +21,23 @@ from host.tests.sync.archives import (
     header,
     member,
     pax,
+    place_in_memory,
     reasons,
     run,
     unpack_bytes,
     without_top,
 )
-from host.tests.sync.trees import Directory, File, Link, look, make, names_below, scratch_below
+from host.tests.sync.trees import (
+    Directory,
+    File,
+    Link,
+    content_of,
+    leads_outside,
+    look,
+    make,
+    names_below,
+    scratch_below,
+)
 from sandport.sync import (
     PathOutsideRootError,
     SyncError,
@@ -32,6 +46,7 @@ from sandport.sync import (
 )
 from sandport.sync.copy import Account, Bounds, LinkRule
 from sandport.sync.meter import Meter
+from sandport.sync.result import SyncResult
 from sandport.sync.selection import Selection
 from sandport.sync.spool import Spool
 from sandport.sync.tar_format import ArchiveBrokenError, ArchiveTruncatedError
@@ -277,6 +292,50 @@ def test_nothing_is_written_through_a_link_that_is_there(tmp_path: Path, target:
     unpack_bytes(member(b"f", b"x") + END, target)
     assert look(tmp_path / "outside") == before
     assert (target / "f").read_bytes() == b"x"
+
+
+steps = st.lists(st.sampled_from([b"a", b"b", b"..", b".", b""]), min_size=1, max_size=4).map(b"/".join)
+hostile_members = st.lists(
+    st.tuples(st.sampled_from([b"0", b"0", b"1", b"2", b"2", b"5", b"6"]), steps, steps, st.integers(0, 0o7777)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(hostile_members, st.booleans())
+@example([(b"2", b"a", b"b", 0), (b"5", b"b", b"", 0), (b"0", b"a/f", b"", 0o644)], False)
+@example([(b"2", b"a/a", b"..", 0), (b"2", b"a/b", b"a/..", 0), (b"1", b"b", b"a/b", 0)], True)
+def test_whatever_members_come_together_nothing_outside_is_touched(
+    members: list[tuple[bytes, bytes, bytes, int]], fresh: bool
+) -> None:
+    archive = b"".join(
+        header(path, kind, target=to, mode=mode) if kind != b"0" else member(path, b"from %d" % number, mode=mode)
+        for number, (kind, path, to, mode) in enumerate(members)
+    )
+    with place_in_memory() as base:
+        make(base / "above", Directory({b"a": File(b"precious"), b"b": Directory({b"a": File(b"precious")})}))
+        place = base / "above/target"
+        make(place, Directory({b"a": Directory({b"a": File(b"old")})} if not fresh else {}))
+        before = look(base / "above")
+        result: SyncResult | None = None
+        # An error says that one name was two things; what was whole by then stays.
+        with suppress(TargetBusyError, PathOutsideRootError):
+            result = unpack_bytes(archive + END, place, top=b"top" if fresh else None)
+        after = look(base / "above")
+        beside = {at: what for at, what in after.items() if at[:1] != (b"target",)}
+        assert beside == {at: what for at, what in before.items() if at[:1] != (b"target",)}
+        top = (b"target", b"top") if fresh else (b"target",)
+        below = {at[len(top) :]: what for at, what in after.items() if at[: len(top)] == top}
+        assert [at for at, what in below.items() if what[0] == "link" and leads_outside(below, at)] == []
+        assert scratch_below(base) == set()
+        assert b"precious" not in b"".join(content_of(what) for what in below.values())
+        if result is not None:
+            kinds = [what[0] for at, what in below.items() if at]
+            assert kinds.count("link") <= result.links
+            assert kinds.count("file") <= result.files + 1
+            taken = result.files + result.links + result.directories + result.refused_count + result.skipped_count
+            assert taken >= len([kind for kind, *_ in members if kind != b"5"])
 
 
 MEMBERS = {
