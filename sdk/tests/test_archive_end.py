@@ -115,7 +115,7 @@ def header(*, size: bytes = b"00000000000\0", kind: bytes = b"0") -> bytes:
         header(size=b"%011o\0" % (PAX_BYTES + 1), kind=b"x"),
         header(size=b"00000000012\0", kind=b"x") + b"99 size=5\n".ljust(BLOCK, b"\0"),
         header(size=b"00000000012\0", kind=b"x") + b"10 size=x\n".ljust(BLOCK, b"\0"),
-        header(size=b"00000000012\0", kind=b"x") + b"nonsense!\n".ljust(BLOCK, b"\0"),
+        header(size=b"00000000012\0", kind=b"x") + b"xx size=5\n".ljust(BLOCK, b"\0"),
     ],
     ids=["noise", "letters", "negative", "a long record", "a record too long", "no size", "no record"],
 )

@@ -32,6 +32,7 @@ class ArchiveEnd:
         self._record: bytearray | None = None
         """Of an `x` member, what came of its content so far."""
         self._record_left = 0
+        self._padding = 0
         self._size: int | None = None
         """What a record said of the next member's size."""
         self._zero_blocks = 0
@@ -103,6 +104,8 @@ class ArchiveEnd:
     def _read_record(self, text: bytes) -> None:
         self._record = None
         self._skip = self._padding
+        if b"size=" not in text:
+            return  # as of nearly every file: that the rest makes sense is the affair of the program that unpacks
         while text:
             length, _, rest = text.partition(b" ")
             if not length.isdigit() or not len(length) + 1 < int(length) <= len(text):
