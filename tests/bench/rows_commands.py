@@ -28,9 +28,21 @@ class Commands:
             beside="asyncio create_subprocess_exec and communicate",
             goal=Goal("at most", 1.4),
         ),
+    )
+
+    def run(self, size: Size, turn: int) -> Values:
+        """Blocks of each, in turns."""
+        return _commands(("floor commands", "sandport commands"), size, turn)
+
+
+class IsolatedCommands:
+    """The same in a sandbox that bubblewrap shuts off."""
+
+    name = "isolated commands"
+    rows = (
         Row(
             id="E2i",
-            what="the same, isolated by bubblewrap",
+            what="p50 of execute `true` in an isolated local sandbox, from the host",
             unit="ms",
             ours="sandport commands, isolated",
             floor="floor commands",
@@ -41,14 +53,17 @@ class Commands:
 
     def run(self, size: Size, turn: int) -> Values:
         """Blocks of each, in turns."""
-        kinds = ("floor commands", "sandport commands", "sandport commands, isolated")
-        times: dict[str, list[float]] = {kind: [] for kind in kinds}
-        with contextlib.ExitStack() as stack:
-            subjects = {kind: stack.enter_context(subject(kind, cores=cores())) for kind in kinds}
-            for block in range(size.blocks):
-                for kind in rotated(kinds, turn + block):
-                    times[kind] += subjects[kind].measure("command", count=size.commands)
-        return {kind: 1e3 * median(taken) for kind, taken in times.items()}
+        return _commands(("floor commands", "sandport commands, isolated"), size, turn)
+
+
+def _commands(kinds: tuple[str, ...], size: Size, turn: int) -> Values:
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    with contextlib.ExitStack() as stack:
+        subjects = {kind: stack.enter_context(subject(kind, cores=cores())) for kind in kinds}
+        for block in range(size.blocks):
+            for kind in rotated(kinds, turn + block):
+                times[kind] += subjects[kind].measure("command", count=size.commands)
+    return {kind: 1e3 * median(taken) for kind, taken in times.items()}
 
 
 class FirstCommands:

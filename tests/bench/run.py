@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.bench.machine import this_machine
 from tests.bench.rounds import FULL, QUICK, Record, Trial, measure
 from tests.bench.rows_calls import OpenCalls, SequentialCalls
-from tests.bench.rows_commands import Commands, FirstCommands, Streams
+from tests.bench.rows_commands import Commands, FirstCommands, IsolatedCommands, Streams
 from tests.bench.rows_files import Files
 from tests.bench.rows_memory import HostMemory
 from tests.bench.rows_starts import Imports, Starts
@@ -33,6 +33,7 @@ TRIALS: tuple[Trial, ...] = (
     OpenCalls(),
     Starts(),
     Commands(),
+    IsolatedCommands(),
     FirstCommands(),
     Streams(),
     Imports(),
