@@ -1,0 +1,78 @@
+"""Runs a project's tests in a sandbox, and brings the report home; the exit code is pytest's own.
+
+    python examples/pytest_in_sandbox/run.py PROJECT
+    python examples/pytest_in_sandbox/run.py PROJECT --junit report.xml -- -k parser -x
+
+What the project's .gitignore names stays at home. Nothing in the project is changed: the tests see a copy. The sandbox
+has the interpreter that runs this, so a virtual environment with the project's requirements and pytest is all it needs;
+what that has from elsewhere (an editable install) is named by --expose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sandport import blocking
+
+REPORT = ".sandbox-report/junit.xml"
+
+
+def show(stream: str, data: bytes) -> None:
+    """Live output."""
+    target = sys.stderr if stream == "stderr" else sys.stdout
+    target.buffer.write(data)
+    target.buffer.flush()
+
+
+def run(
+    project: Path,
+    junit: Path | None,
+    arguments: Sequence[str],
+    *,
+    environment: str,
+    config: dict[str, Any],
+    timeout_s: float,
+) -> int:
+    """Run the tests; answers the exit code that a shell would give."""
+    with blocking.Host.open() as host, host.lease(environment, config=config, ttl_s=timeout_s + 300) as sandbox:
+        sent = sandbox.sync_in(project, "project", gitignore=True, exclude=[".git"])
+        print(f"{sent.files} files, {sent.total_bytes} bytes, {sent.excluded} left at home", file=sys.stderr)
+        outcome = sandbox.execute(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={REPORT}", *arguments],
+            cwd="project",
+            timeout_s=timeout_s,
+            on_output=show,
+        )
+        if outcome.ended != "exited":
+            print(f"the tests did not end by themselves: {outcome.ended}", file=sys.stderr)
+        elif junit is not None:
+            sandbox.sync_out(f"project/{REPORT}", junit)
+    return outcome.shell_code
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Run a project's tests in a sandbox.")
+    parser.add_argument("project", type=Path)
+    parser.add_argument("pytest", nargs="*", help="what pytest gets, after --")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="where to put the report")
+    parser.add_argument("--environment", default="local", help="a provider, or an environment of sandport.toml")
+    parser.add_argument("--expose", action="append", default=[], metavar="DIR", help="what else the tests may read")
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS")
+    chosen = parser.parse_args(arguments)
+    return run(
+        chosen.project,
+        chosen.junit,
+        chosen.pytest,
+        environment=chosen.environment,
+        config={"expose": chosen.expose} if chosen.expose else {},
+        timeout_s=chosen.timeout,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

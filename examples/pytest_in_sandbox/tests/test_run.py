@@ -1,0 +1,50 @@
+"""The example does what its README says."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from examples.pytest_in_sandbox.run import main
+
+# The kit, which brings a plugin for pytest, is installed here as a link to its source.
+KIT = Path(__file__).resolve().parents[3] / "tests" / "conformance" / "src"
+
+TESTS = """
+from pathlib import Path
+
+def test_good():
+    assert not Path("secret").exists()
+    Path("made").write_text("by a test")
+
+def test_bad():
+    assert 1 == 2
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SANDPORT_HOME", str(tmp_path / "home"))
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / ".gitignore").write_text("secret\n")
+    (project / "secret").write_text("at home")
+    (project / "test_it.py").write_text(TESTS)
+    return project
+
+
+@pytest.mark.slow
+def test_the_report_comes_home_and_the_code_is_pytests_own(
+    project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(project), "--expose", str(KIT), "--junit", str(tmp_path / "report.xml")]) == 1
+    suite = next(ET.parse(tmp_path / "report.xml").iter("testsuite"))
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    assert "1 failed, 1 passed" in capfd.readouterr().out
+    assert sorted(path.name for path in project.iterdir()) == [".gitignore", "secret", "test_it.py"]
+
+
+@pytest.mark.slow
+def test_what_comes_after_two_dashes_is_pytests(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([str(project), "--expose", str(KIT), "--", "-k", "good"]) == 0
+    assert "1 passed, 1 deselected" in capfd.readouterr().out
