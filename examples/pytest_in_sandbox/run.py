@@ -56,18 +56,22 @@ def run(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description="Run a project's tests in a sandbox.")
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    # What follows the first -- is pytest's, options and all.
+    end = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser(
+        usage="%(prog)s [OPTIONS] PROJECT [-- PYTEST_ARGUMENT...]", description="Run a project's tests in a sandbox."
+    )
     parser.add_argument("project", type=Path)
-    parser.add_argument("pytest", nargs="*", help="what pytest gets, after --")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="where to put the report")
     parser.add_argument("--environment", default="local", help="a provider, or an environment of sandport.toml")
     parser.add_argument("--expose", action="append", default=[], metavar="DIR", help="what else the tests may read")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS")
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_args(words[:end])
     return run(
         chosen.project,
         chosen.junit,
-        chosen.pytest,
+        words[end + 1 :],
         environment=chosen.environment,
         config={"expose": chosen.expose} if chosen.expose else {},
         timeout_s=chosen.timeout,
