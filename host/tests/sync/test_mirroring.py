@@ -168,6 +168,21 @@ def test_the_sources_ignore_files_count_for_a_mirror_and_the_targets_own_do_not(
     assert names_below(sandbox.path / "work") == {b"sub", b"sub/.gitignore", b"sub/f", b"sub/x.o", b"other"}
 
 
+def test_what_followed_links_lead_to_is_known_to_a_mirror(sandbox: Sandbox, tmp_path: Path) -> None:
+    make(tmp_path / "elsewhere", Directory({b"f": File(b"new"), b"d": Directory({b"g": File(b"new")})}))
+    links: dict[bytes, Node] = {b"dir": Link(b"../elsewhere"), b"file": Link(b"../elsewhere/f"), b"not": Link(b"x")}
+    make(tmp_path / "source", Directory(links))
+    make(sandbox.path / "work", Directory({b"dir": Directory({b"gone": File()}), b"file": Link(b"f"), b"x": File()}))
+    foreseen, done, again = (
+        copy_in(tmp_path / "source", sandbox.fd, b"work", delete=True, follow_symlinks=True, dry_run=dry_run)
+        for dry_run in (True, False, False)
+    )
+    assert names_below(sandbox.path / "work") == {b"dir", b"dir/f", b"dir/d", b"dir/d/g", b"file", b"not"}
+    assert counts(foreseen) == counts(done)
+    assert set(done.deleted_paths) == {b"dir/gone", b"x"}
+    assert again.deleted == 0
+
+
 def test_a_directory_that_holds_what_must_stay_is_not_replaced_by_a_file(sandbox: Sandbox, tmp_path: Path) -> None:
     make(tmp_path / "source", Directory({b"x": File(b"new")}))
     make(sandbox.path / "work", Directory({b"x": Directory({b"keep.log": File(), b"f": File()})}))
