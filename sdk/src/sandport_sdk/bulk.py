@@ -113,6 +113,8 @@ async def connect(path: str) -> AsyncIterator[BulkStream]:
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.setblocking(False)
+        # Of a Unix socket the writing side's buffer is all that is under way; the system gives what its ceiling allows.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         try:
             await asyncio.get_running_loop().sock_connect(connection, path)
         except OSError as error:
