@@ -124,7 +124,9 @@ def outcome(result: SyncResult | BaseException) -> object:
         return "something is in the way"  # which one of several is met first is nobody's promise
     if isinstance(result, BaseException):
         return type(result)
-    return msgspec.structs.replace(result, deleted_paths=tuple(sorted(result.deleted_paths)))
+    lists = ("skipped", "refused", "changed", "deleted_paths", "excluded_paths")
+    ordered = {name: tuple(sorted(getattr(result, name), key=repr)) for name in lists}
+    return msgspec.structs.replace(result, **ordered)
 
 
 @given(before=trees(few_names, depth=2), tree=trees(few_names, depth=2), options=st.sampled_from(OPTIONS))

@@ -1,4 +1,4 @@
-"""`well_behaved` with the group `sync`, honest or not: `--lie NAME` says what it does with the socket.
+"""`well_behaved` with the group `sync`, honest or not: a path in a directory that has the name of a lie gets that lie.
 
 It moves archives with the system's tar. Its leases say no `localRoot`, unless `--direct`.
 """
@@ -22,7 +22,6 @@ class Syncing(Worker):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lie = self.arguments[self.arguments.index("--lie") + 1] if "--lie" in self.arguments else ""
         self.direct = "--direct" in self.arguments
         self.facts["supportedMethods"] = [*self.facts["supportedMethods"], *SYNC]
         self.handlers |= {
@@ -67,11 +66,15 @@ class Syncing(Worker):
         params = message["params"]
         return os.path.join(os.fsencode(self.root(params["sandboxId"])), octets(params["path"]))
 
+    def _lie(self, message: Message) -> str:
+        root = os.fsencode(self.root(message["params"]["sandboxId"]))
+        return os.path.relpath(self._path(message), root).split(b"/")[0].decode(errors="replace")
+
     def _meet(self, message: Message) -> socket.socket:
         request = message["id"]
         self.cancelled[request] = threading.Event()
         self.record("syncs", method=message["method"], socket=message["params"]["socket"])
-        match self.lie:
+        match self._lie(message):
             case "unreachable":
                 raise Refused(-32025, "no such socket here", condition="Unavailable", retry="later", dispatched="no")
             case "refuses":
@@ -86,7 +89,7 @@ class Syncing(Worker):
         line = socket.socket(socket.AF_UNIX)
         line.connect(message["params"]["socket"])
         self.lines[request] = line
-        if self.lie == "connects twice":
+        if self._lie(message) == "connects twice":
             with socket.socket(socket.AF_UNIX) as second:
                 second.settimeout(20)
                 try:
@@ -114,11 +117,11 @@ class Syncing(Worker):
 
     def sync_in(self, message: Message) -> Any:
         path = self._path(message)
-        if self.lie == "answers before it connects":
+        if self._lie(message) == "answers before it connects":
             return {"bytes": 0}
         line = self._meet(message)
         with line:
-            match self.lie:
+            match self._lie(message):
                 case "answers early":
                     line.recv(1000)
                     self.answer(message["id"], {"bytes": 1000})
@@ -152,7 +155,7 @@ class Syncing(Worker):
             raise Refused(-32021, "nothing there", condition="PathNotFound", dispatched="no")
         line = self._meet(message)
         with line:
-            match self.lie:
+            match self._lie(message):
                 case "closes early":
                     line.sendall(b"a" * 1000)
                     return {"bytes": 1000}
@@ -195,9 +198,9 @@ class Syncing(Worker):
             return self._told(message, total)
 
     def _told(self, message: Message, total: int) -> Any:
-        if self.lie == "wrong bytes":
+        if self._lie(message) == "wrong bytes":
             return {"bytes": total + 1}
-        if self.lie == "never answers":
+        if self._lie(message) == "never answers":
             self.cancelled[message["id"]].wait()
             raise Refused(-32026, "cancelled", condition="Cancelled", dispatched="unknown")
         return {"bytes": total, "notes": self.said.pop(message["id"])}

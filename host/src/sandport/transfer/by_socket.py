@@ -192,9 +192,9 @@ class _Exchange:
         self._call = call
         self._patience = patience
         self._method = method
+        self._line: Line | None = None
 
     async def run(self, work: Callable[[Line], int], *, may_answer_early: bool) -> None:
-        line: Line | None = None
         stream: asyncio.Future[int] | None = None
         try:
             line = await self._connected(may_answer_early=may_answer_early)
@@ -202,28 +202,29 @@ class _Exchange:
             moved_bytes = await self._streamed(line, stream, may_answer_early=may_answer_early)
             await self._settled(moved_bytes)
         finally:
-            await finished(self._end(line, stream))
+            await finished(self._end(self._line, stream))
 
     async def _connected(self, *, may_answer_early: bool) -> Line:
         """The one connection; nobody else gets one after it."""
-        accepting = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(self._listener))
+        loop = asyncio.get_running_loop()
+        came: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._listener, lambda: None if came.done() else came.set_result(None))
         try:
             await asyncio.wait(
-                (accepting, self._call), timeout=self._patience.connect_s, return_when=asyncio.FIRST_COMPLETED
+                (came, self._call), timeout=self._patience.connect_s, return_when=asyncio.FIRST_COMPLETED
             )
-            if accepting.done():
-                return Line(accepting.result()[0])
         finally:
-            accepting.cancel()
-            await asyncio.wait((accepting,))
-        if accepting.done() and not accepting.cancelled() and accepting.exception() is None:
-            return Line(accepting.result()[0])
+            loop.remove_reader(self._listener)
+        if came.done():
+            self._line = Line(self._listener.accept()[0])
+            return self._line
         if self._call.done():
             self._call.result()
             if may_answer_early:
                 # It may have connected, sent all and answered before this side looked.
                 with contextlib.suppress(BlockingIOError):
-                    return Line(self._listener.accept()[0])
+                    self._line = Line(self._listener.accept()[0])
+                    return self._line
             raise self._lie("it answered and had not come to the socket")
         raise Unavailable(
             f"the worker did not come to the socket of {self._method} for {self._patience.connect_s:g} s",
@@ -273,6 +274,8 @@ class _Exchange:
 
     async def _end(self, line: Line | None, stream: asyncio.Future[int] | None) -> None:
         """End what still goes on, and wait for it."""
+        # Who waits in the queue of the listener must learn that nobody comes.
+        self._listener.close()
         self._call.cancel()
         if line is not None:
             line.cut()

@@ -241,21 +241,23 @@ class _Plan:
 async def _deliver_source(
     far: Far, staging: Staging, source: _Source, inner: Dialect, tell: OnProgress | None
 ) -> SyncResult:
-    stop = threading.Event()
-    meter = Meter(stop.is_set, tell)
     if far.has_socket:
         try:
-            return await _by_socket(far, staging, source, inner, meter, stop)
+            return await _by_socket(far, staging, source, inner, tell)
         except SandportError as error:
             if not unreachable(error):
                 raise
+    stop = threading.Event()
+    meter = Meter(stop.is_set, tell)
     return await deliver(far, staging, lambda sink: _write(source, sink, inner, inner, meter, lambda count: None), stop)
 
 
 async def _by_socket(
-    far: Far, staging: Staging, source: _Source, inner: Dialect, meter: Meter, stop: threading.Event
+    far: Far, staging: Staging, source: _Source, inner: Dialect, tell: OnProgress | None
 ) -> SyncResult:
     scratch = new_scratch()
+    stop = threading.Event()
+    meter = Meter(stop.is_set, tell)
     results: list[SyncResult] = []
 
     def pack_into(line: by_socket.Line) -> int:
