@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import stat
+import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -217,3 +219,26 @@ def test_setuid_and_setgid_do_not_travel(sandbox: Sandbox, tmp_path: Path) -> No
     copy_in(tmp_path / "source", sandbox.fd, b"work")
     assert stat.S_IMODE((sandbox.path / "work/tool").stat().st_mode) == 0o755
     assert stat.S_IMODE((sandbox.path / "work/common").stat().st_mode) == 0o1777
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+@pytest.mark.parametrize("gives", [None, "rwxr-x---"])
+def test_modes_travel_whatever_the_umask_and_the_directory_take_from_them(
+    sandbox: Sandbox, tmp_path: Path, in_child: Callable[[Callable[[], None]], None], umask: int, gives: str | None
+) -> None:
+    modes = [mode | READABLE for mode in (0o000, 0o400, 0o600, 0o640, 0o644, 0o664, 0o666, 0o755, 0o777)]
+    files: dict[bytes, Node] = {b"%03o-%d" % (mode, number): File(b"x", mode) for mode in modes for number in range(3)}
+    make(tmp_path / "source", Directory({b"d": Directory(files, 0o775), **files}, 0o775))
+    if gives is not None:
+        # An access list for what is made inside, as setfacl -d writes it; where there are none, none takes anything.
+        entries = [(0x01, 0o7, -1), (0x04, 0o5, -1), (0x20, 0o0, -1)]
+        packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+        with contextlib.suppress(OSError):
+            os.setxattr(sandbox.path, "system.posix_acl_default", packed)
+
+    def copy() -> None:
+        os.umask(umask)
+        copy_in(tmp_path / "source", sandbox.fd, b"work")
+
+    in_child(copy)
+    assert look(sandbox.path / "work") == look(tmp_path / "source")

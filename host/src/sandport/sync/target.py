@@ -55,7 +55,7 @@ _OPEN_LINK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CL
 class _Frame:
     """What is still to be done to an open directory when it is complete."""
 
-    __slots__ = ("discarded", "fresh", "mode", "mtime_ns", "owner", "replaces", "staged")
+    __slots__ = ("discarded", "exact", "fresh", "mode", "mtime_ns", "owner", "replaces", "staged")
 
     def __init__(
         self,
@@ -75,6 +75,8 @@ class _Frame:
         """Who gets what is made in it, and the directory itself if it is fresh."""
         self.replaces = replaces
         self.discarded = False
+        self.exact: set[int] = set()
+        """Modes that files made here have at once: neither this process's umask nor the directory takes from them."""
 
 
 class TargetTree:
@@ -333,23 +335,50 @@ class TargetTree:
             TargetBusyError: A directory has that name.
             SyncError: The system refuses.
         """
-        # Most files of most trees come by here, so each call more for one of them would show.
+        # Most files of most trees come by here, into a directory that is closed to everybody else: one call for each
+        # thing to be done, and none for a mode that the system gave already.
+        frame = self._frames[-1]
+        if not frame.fresh:
+            self._put_slowly(entry, data)
+            return
+        name = entry.name
+        try:
+            fd = os.open(name, _CREATE, entry.mode, dir_fd=self._descent.fd)
+        except FileExistsError:
+            # As in `enter`: somebody else was here.
+            self._put_slowly(entry, data)
+            return
+        except OSError as error:
+            raise failure(error, self.path_of(name), "create") from error
+        self._open_fd = fd
+        self._unfinished = name
+        try:
+            if data:
+                written = os.write(fd, data)
+                if written < len(data):
+                    write_all(fd, data[written:])
+            if frame.owner is not None:
+                os.fchown(fd, *frame.owner)
+            if entry.mode not in frame.exact:
+                if stat.S_IMODE(os.fstat(fd).st_mode) == entry.mode:
+                    frame.exact.add(entry.mode)
+                else:
+                    os.fchmod(fd, entry.mode)
+            os.utime(fd, ns=(self._now_ns, entry.mtime_ns))
+            self._open_fd = _CLOSED
+            os.close(fd)
+        except OSError as error:
+            raise failure(error, self.path_of(name), "copy into") from error
+        self._unfinished = None
+
+    def _put_slowly(self, entry: FileEntry, data: bytes) -> None:
         fd = self.stage(entry)
         try:
             if data:
                 write_all(fd, data)
-            owner = self._frames[-1].owner
-            if owner is not None:
-                os.fchown(fd, *owner)
-            os.fchmod(fd, entry.mode)
-            os.utime(fd, ns=(self._now_ns, entry.mtime_ns))
-            self._open_fd = _CLOSED
-            os.close(fd)
-            if self._renames:
-                self._take_name(self._scratch, entry.name)
-            self._unfinished = None
         except OSError as error:
             raise failure(error, self.path_of(entry.name), "copy into") from error
+        self.commit(entry)
 
     def commit(self, entry: FileEntry) -> None:
         """Complete the file that was begun: its mode, its time, and last its name.
