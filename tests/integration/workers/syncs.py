@@ -111,6 +111,9 @@ class Syncing(Worker):
         _, said = child.communicate()
         if self.cancelled[request].is_set():
             raise Refused(-32026, "cancelled", condition="Cancelled", dispatched="unknown")
+        if b"No space left" in said:
+            detail = {"reason": "noSpace"}
+            raise Refused(-32014, "full", condition="QuotaExceeded", dispatched="unknown", detail=detail)
         if child.returncode:
             raise Refused(-32603, f"tar: {said.decode(errors='replace')}", condition="Internal", dispatched="unknown")
         self.said[request] = said.decode(errors="replace").splitlines()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sandport.closing import finished, finished_within
-from sandport.errors import LeaseLost, SandportError
+from sandport.errors import LeaseLost, SandportError, WireError
 from sandport.outcome import Outcome
 from sandport.sync.copy import Account, Bounds
 from sandport.sync.entries import RESERVED_PREFIX
@@ -34,7 +34,7 @@ from sandport.transfer import by_socket, script
 from sandport.transfer.deletion import Deletion, Listing, Obstacles, list_far
 from sandport.transfer.handover import Handover, apart
 from sandport.transfer.shell import Shell, new_scratch, unreachable
-from sandport.transfer.told import failure_of, told_by
+from sandport.transfer.told import failure_of, of_worker, told_by
 from sandport.transfer.tree_archive import TREE, Survey, TreeArchive
 
 if TYPE_CHECKING:
@@ -271,6 +271,11 @@ async def _by_socket(
         loose, where = await _placed(far.shell, staging, scratch)
         try:
             await by_socket.send(far.commands, os.path.join(where, scratch), pack_into, far.patience)
+        except WireError as error:
+            told = of_worker(error, staging.shown)
+            if told is error:
+                raise
+            raise told from error
         finally:
             stop.set()
         await far.shell.ask(staging.finish(scratch, loose), scratch, staging.shown)

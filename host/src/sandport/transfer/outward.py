@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from sandport.errors import SandportError
+from sandport.errors import WireError
 from sandport.outcome import Outcome
 from sandport.sync.copy import Account, Bounds, LinkRule
 from sandport.sync.entries import RESERVED_PREFIX
@@ -32,7 +32,7 @@ from sandport.sync.unpack import inspect, unpack, unpack_file
 from sandport.transfer import by_socket, script
 from sandport.transfer.shell import new_scratch, stalled, unreachable
 from sandport.transfer.tar_words import notices_in
-from sandport.transfer.told import failure_of, told_by
+from sandport.transfer.told import failure_of, of_worker, told_by
 
 if TYPE_CHECKING:
     from sandport.files import Choice, OnProgress
@@ -193,10 +193,13 @@ async def _by_socket(far: Far, source: bytes, intake: _Intake, account: Account,
         raise SyncError(f"the sandbox's shell did not say what {printable(source)} is", path=source)
     try:
         notes = await by_socket.receive(far.commands, said[size:], intake.take, far.patience)
-    except SandportError as error:
+    except WireError as error:
         if unreachable(error) and not intake.size_bytes:
             return False
-        raise
+        told = of_worker(error, source)
+        if told is error:
+            raise
+        raise told from error
     if notes and delete:
         raise SyncError(
             f"the sandbox did not send everything, so nothing was deleted ({notes[0]}); copy without delete",

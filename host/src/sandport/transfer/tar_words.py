@@ -16,14 +16,14 @@ _DENIED: Final = "permission to read it was denied"
 _SOCKET: Final = "it is a socket, which has no bytes to copy"
 
 _LINES: Final = (
-    (re.compile(rb"tar: (.+): file changed as we read it"), "change", _WRITTEN),
-    (re.compile(rb"tar: (.+): (?:Warning: )?File removed before we read it"), "change", _REMOVED),
-    (re.compile(rb"tar: (.+): (?:Warning: )?Cannot (?:stat|open): No such file or directory"), "change", _REMOVED),
-    (re.compile(rb"tar: (.+): File shrank by \d+ bytes?; padding with zeros"), "change", _SHRANK),
-    (re.compile(rb"tar: (.+): (?:Warning: )?Cannot (?:open|read|stat): Permission denied"), "skip", _DENIED),
+    (re.compile(rb"tar: (.+?): file changed as we read it"), "change", _WRITTEN),
+    (re.compile(rb"tar: (.+?): (?:Warning: )?File removed before we read it"), "change", _REMOVED),
+    (re.compile(rb"tar: (.+?): (?:Warning: )?Cannot (?:stat|open): No such file or directory"), "change", _REMOVED),
+    (re.compile(rb"tar: (.+?): File shrank by \d+ bytes?; padding with zeros"), "change", _SHRANK),
+    (re.compile(rb"tar: (.+?): (?:Warning: )?Cannot (?:open|read|stat): Permission denied"), "skip", _DENIED),
     (re.compile(rb"tar: can't open '(.+)': Permission denied"), "skip", _DENIED),
-    (re.compile(rb"tar: (.+): (?:Permission denied)"), "skip", _DENIED),
-    (re.compile(rb"tar: (.+): socket ignored"), "skip", _SOCKET),
+    (re.compile(rb"tar: (.+?): (?:Permission denied)"), "skip", _DENIED),
+    (re.compile(rb"tar: (.+?): socket ignored"), "skip", _SOCKET),
     (re.compile(rb"tar: Exiting with failure status due to previous errors"), "", ""),
     (re.compile(rb"tar: error exit delayed from previous errors"), "", ""),
 )

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from sandport.errors import CommandNotFound, PathNotFound, QuotaExceeded, SandportError, WireError
 from sandport.outcome import Outcome
 from sandport.sync.errors import (
     PathOutsideRootError,
@@ -16,8 +17,10 @@ from sandport.sync.errors import (
     TargetBusyError,
     printable,
 )
+from sandport_protocol.errors import PathRefused
+from sandport_protocol.octets import unpack
 
-__all__ = ["Told", "failure_of", "told_by"]
+__all__ = ["STDERR_BYTES", "Told", "failure_of", "of_worker", "told_by"]
 
 STDERR_BYTES: Final = 256 * 1024
 """Kept of what a script and its programs say, half of it the end."""
@@ -116,6 +119,50 @@ def failure_of(outcome: Outcome, told: Told, path: bytes) -> SyncError:
             return SyncError(f"a signal ended the copy of {printable(path)} in the sandbox; copy again", path=path)
     return _by_words(outcome, told, at if told.kind not in ("tar", "ended") else path)
 
+
+def of_worker(error: WireError, path: bytes) -> SandportError:
+    """The error for what a worker says of an archive: the same that the sandbox's own tools would have led to."""
+    reason = error.detail.reason if error.detail is not None else None
+    at = path
+    if error.detail is not None and error.detail.path is not None:
+        at = unpack(error.detail.path)
+    said = f" ({error.message})"
+    failure: SyncError
+    if isinstance(error, QuotaExceeded) and reason == "noSpace":
+        failure = SpaceExhaustedError(
+            f"cannot copy {printable(path)} in the sandbox: no space left there; free space, or choose another target"
+            f"{said}",
+            path=path,
+        )
+    elif isinstance(error, PathRefused) and reason == "kind":
+        failure = TargetBusyError(
+            f"{printable(at)} cannot be replaced: a directory stands where a file should go, or the other way round; "
+            f"remove it or choose another target{said}",
+            path=at,
+        )
+    elif isinstance(error, PathRefused):
+        failure = SyncError(f"cannot copy {printable(at)} in the sandbox{_PATH_ADVICE.get(reason, '')}{said}", path=at)
+    elif isinstance(error, PathNotFound):
+        failure = SourceMissingError(
+            f"{printable(path)} does not exist in the sandbox; check the path{said}", path=path
+        )
+    elif isinstance(error, CommandNotFound):
+        failure = SyncError(
+            f"the sandbox has no {at.decode(errors='replace')}, which moving files needs; install it in the sandbox's "
+            f"image{said}",
+            path=path,
+        )
+    else:
+        return error
+    failure.dispatched = error.dispatched
+    return failure
+
+
+_PATH_ADVICE: Final[dict[str | None, str]] = {
+    "permission": "; give the sandbox's user the right to it",
+    "readOnly": "; choose a target on a file system that can be written",
+    "name": "; shorten the name, or choose a file system that takes it",
+}
 
 _DOING: Final = {
     "make": "make {}",
