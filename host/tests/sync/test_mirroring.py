@@ -55,7 +55,7 @@ OLD = Directory(
 NEW = Directory(
     {
         b"kept": File(b"new"),
-        b"sub": Directory({b"kept": File(b"new")}, 0o500),
+        b"sub": Directory({b"kept": File(b"new")}, 0o710),
         b"file": File(b"new"),
         b"directory": Directory({b"f": File(b"new")}),
         b"link": Link(b"kept"),
