@@ -36,7 +36,7 @@ class ArchiveSocket:
 
     async def __aenter__(self) -> Self:
         """Make the folder (0700) and listen."""
-        self._folder = tempfile.mkdtemp(prefix="sandport-")
+        self._folder = tempfile.mkdtemp(prefix="sandport-test-")
         self.path = os.path.join(self._folder, "s")
         self._listening.bind(self.path)
         self._listening.listen(1)
