@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import secrets
 from typing import Final
 
 from sandport.sync.entries import RESERVED_PREFIX
@@ -20,7 +18,7 @@ _CANNOT: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.
 
 def scratch_name() -> bytes:
     """A new name that nobody else has or copies."""
-    return RESERVED_PREFIX + secrets.token_hex(8).encode("ascii")
+    return RESERVED_PREFIX + os.urandom(8).hex().encode("ascii")
 
 
 def exchange(dir_fd: int, one: bytes, other: bytes) -> None:
@@ -29,9 +27,13 @@ def exchange(dir_fd: int, one: bytes, other: bytes) -> None:
     Raises:
         OSError: As the system said; ENOSYS where there is no such call.
     """
+    # Imported for the few copies that need it.
+    import ctypes
+
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
     if renameat2(dir_fd, one, dir_fd, other, _RENAME_EXCHANGE):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
