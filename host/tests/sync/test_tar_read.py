@@ -172,6 +172,12 @@ def test_records_for_all_members_hold_until_others_come_and_those_for_one_win() 
     assert [one.mtime_ns for one in read_all(archive)] == [n * 10**8 for n in (10, 25, 10, 30, 90)]
 
 
+def test_an_archive_of_nothing_but_a_record_for_all_is_whole() -> None:
+    """What git makes of an empty tree."""
+    assert read_all(pax((b"comment", b"0" * 40), kind=b"g") + END) == []
+    assert read_all(pax((b"mtime", b"5"), kind=b"g") * 2 + END) == []
+
+
 @pytest.mark.parametrize(
     ("text", "mtime_ns"),
     [
@@ -362,6 +368,8 @@ BROKEN = {
     "text": b"this is no archive " * 100,
     "a lone block of zeros": member(b"f") + bytes(512) + member(b"g") + END,
     "records before nothing": pax((b"path", b"p")) + END,
+    "records before records for all": pax((b"path", b"p")) + pax((b"mtime", b"1"), kind=b"g") + END,
+    "a long name before nothing": header(b"././@LongLink", b"L", size=2) + padded(b"n") + END,
     "a negative size": header(size=b"\xff" * 12) + END,
     "a size that is no number": header(size=b"99999999999\0") + END,
     "a size with an underscore": header(size=b"0000_000001\0") + END,
@@ -409,6 +417,7 @@ BROKEN = {
     + member(b"f", b"x")
     + END,
     "an old map that goes back": old_sparse(b"f", [(512, 10), (0, 10)], 5000, b"d" * 20) + END,
+    "an old map that goes on without pieces": old_sparse(b"f", [(0, 0)] * 5, 9, b"")[:512] + bytes(504) + b"\1" * 8,
     "an old map past the end": old_sparse(b"f", [(512, 10)], 500, b"d" * 10) + END,
 }
 

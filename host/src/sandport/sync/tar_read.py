@@ -183,6 +183,8 @@ class TarReader:
                     if kind == b"g":
                         # A path, a size or a map that all members have in common would make no sense.
                         self.common_time = found.get(b"mtime", self.common_time)
+                        if path is None and target is None and not records:
+                            start = window.offset
                     else:
                         records = found
                 continue
@@ -269,7 +271,8 @@ class TarReader:
             goes_on = block[_OLD_MAP_GOES_ON]
             while goes_on:
                 block = self._window.take(BLOCK_BYTES)
-                read_extents_of_block(extents, block[_EXTENSION_MAP])
+                if not read_extents_of_block(extents, block[_EXTENSION_MAP]):
+                    raise ValueError("a sparse map goes on without pieces")
                 goes_on = block[_EXTENSION_GOES_ON]
             return extents
         major = records.get(b"GNU.sparse.major")

@@ -193,18 +193,23 @@ def read_extents_of_record(text: bytes) -> Extents:
     return extents
 
 
-def read_extents_of_block(extents: Extents, entries: bytes) -> None:
+def read_extents_of_block(extents: Extents, entries: bytes) -> int:
     """Read what one header block holds of a sparse map of GNU's old form; an empty entry ends it early.
+
+    Returns:
+        How many pieces it held.
 
     Raises:
         ValueError: It is not sound.
     """
+    before = len(extents)
     for at in range(0, len(entries), _OLD_ENTRY_BYTES):
         offset = entries[at : at + _OLD_NUMBER_BYTES]
         if not offset[0]:
-            return
+            break
         size = entries[at + _OLD_NUMBER_BYTES : at + _OLD_ENTRY_BYTES]
         _add(extents, read_number(offset), read_number(size))
+    return len(extents) - before
 
 
 def read_extents_of_data(next_block: Callable[[], bytes]) -> Extents:
