@@ -378,6 +378,22 @@ def test_the_current_directory_itself_may_be_mirrored_into(
     assert names_below(tmp_path / "here") == {b"f"}
 
 
+def test_a_current_directory_that_is_gone_keeps_nobody_from_a_mirror(
+    sandbox: Sandbox, tmp_path: Path, in_child: Callable[[Callable[[], None]], None]
+) -> None:
+    make(sandbox.path / "out", Directory({b"f": File(b"new")}))
+    make(tmp_path / "mine", Directory({b"gone": File()}))
+
+    def copy() -> None:
+        (tmp_path / "here").mkdir()
+        os.chdir(tmp_path / "here")
+        (tmp_path / "here").rmdir()
+        copy_out(sandbox.fd, b"out", tmp_path / "mine", delete=True, protect=["relative"])
+
+    in_child(copy)
+    assert names_below(tmp_path / "mine") == {b"f"}
+
+
 def test_a_git_work_tree_in_a_files_place_is_never_removed(sandbox: Sandbox, tmp_path: Path) -> None:
     make(sandbox.path / "out", Directory({b"x": File(b"new")}))
     (sandbox.path / "x").write_bytes(b"new")

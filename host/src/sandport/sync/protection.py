@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from sandport.sync.descent import Identity
@@ -39,7 +39,7 @@ class Protection:
             self._protect(_lineage_of(source), "what is copied comes from there")
         if this_machine:
             # The current directory itself may be mirrored into, what lies above it not.
-            self._protect(list(_lineage_of(b"."))[1:], "the current directory lies below it")
+            self._protect(_lineage(os.open(b".", _OPEN_STEP))[1:], "the current directory lies below it")
             for home in _homes():
                 self._protect(_lineage_of(home), "the home directory is there")
             self._protect(_lineage_of(b"/"), "it is the root of the file system")
@@ -64,7 +64,7 @@ class Protection:
                 path=path,
             )
 
-    def _protect(self, identities: Iterator[Identity] | Sequence[Identity], reason: str) -> None:
+    def _protect(self, identities: Sequence[Identity], reason: str) -> None:
         for identity in identities:
             self._reasons[identity] = reason
 
@@ -87,33 +87,31 @@ def _holds_git(fd: int, path: bytes) -> bool:
     return True
 
 
-def _lineage_of(path: bytes) -> Iterator[Identity]:
+def _lineage_of(path: bytes) -> list[Identity]:
     """The directory that a path leads to or lies in, and all above it."""
-    real = os.path.realpath(path)
     try:
+        real = os.path.realpath(path)
         fd = os.open(real if os.path.isdir(real) else os.path.dirname(real), _OPEN_STEP)
     except OSError:
         # It is not there, so nothing can hold it.
-        return iter(())
+        return []
     return _lineage(fd)
 
 
-def _lineage(fd: int) -> Iterator[Identity]:
+def _lineage(fd: int) -> list[Identity]:
     """A directory and all above it; closes the descriptor."""
-    seen: list[Identity] = []
+    found: list[Identity] = []
     while True:
-        status = os.fstat(fd)
-        identity = status.st_dev, status.st_ino
-        if seen and seen[-1] == identity:
-            break
-        seen.append(identity)
-        above = fd
         try:
-            fd = os.open(b"..", _OPEN_STEP, dir_fd=above)
+            status = os.fstat(fd)
+            identity = status.st_dev, status.st_ino
+            if found and found[-1] == identity:
+                return found
+            found.append(identity)
+            above = os.open(b"..", _OPEN_STEP, dir_fd=fd)
         except OSError:
-            # What may not be searched ends the way up; nothing above it can be named through it either.
-            os.close(above)
-            return iter(seen)
-        os.close(above)
-    os.close(fd)
-    return iter(seen)
+            # What may not be searched, or is no longer anywhere, ends the way up.
+            return found
+        finally:
+            os.close(fd)
+        fd = above

@@ -91,8 +91,9 @@ class TargetTree:
         owner: User and group that everything made here will belong to; None for those of this process. Directories
             that are there keep their own.
         mirror: Removes what is of another kind than what should take its place; None if that stays and the copy fails.
-        replaces: Whether the first tree that is entered without being adopted, or a file beside it, takes the place of
-            whatever has its name: it is staged whole, the two change places, and the old one is removed.
+        replaces: Whether a file in `root_fd`, or the tree that is entered without being adopted, takes the place of
+            whatever has its name: it is staged whole, the two change places, and the old one is removed. A copy that
+            fails before leaves the old one as it was.
     """
 
     def __init__(
