@@ -86,6 +86,33 @@ def test_a_later_pattern_takes_back_but_not_below_what_is_left_out(tmp_path: Pat
     assert set(found) == {b".gitignore", b"logs", b"logs/keep.log"}
 
 
+@pytest.mark.parametrize(
+    ("patterns", "left_out"),
+    [
+        (["*.log", "!k*.log"], {b"a.log"}),
+        (["!k*.log", "*.log"], {b"a.log", b"keep.log"}),
+        (["*.log", "!k*", "keep.*"], {b"a.log", b"keep.log"}),
+        (["a.log", "!*.log", "/k*"], {b"keep.log"}),
+        (["/**", "!a.log"], {b"keep.log"}),
+    ],
+)
+def test_the_last_pattern_that_speaks_of_a_name_decides(
+    tmp_path: Path, patterns: list[str], left_out: set[bytes]
+) -> None:
+    make(tmp_path / "s", Directory({b"a.log": File(), b"keep.log": File()}))
+    _, result = scanned(tmp_path / "s", chosen(*patterns))
+    assert set(result.excluded_paths) == left_out
+
+
+def test_a_file_further_down_comes_before_one_above_it_also_where_the_caller_s_patterns_are_far_away(
+    tmp_path: Path,
+) -> None:
+    below = Directory({b".gitignore": File(b"!k.o\n"), b"k.o": File(), b"x.o": File()})
+    make(tmp_path / "s", Directory({b"sub": below, b".gitignore": File(b"*.o\n")}))
+    found, _ = scanned(tmp_path / "s", chosen("/elsewhere/y", gitignore=True))
+    assert set(found) == {b".gitignore", b"sub", b"sub/.gitignore", b"sub/k.o"}
+
+
 def test_git_s_own_folder_is_copied_unless_it_is_left_out(tmp_path: Path) -> None:
     make(tmp_path / "s", Directory({b".git": Directory({b"HEAD": File()}), b"f": File()}))
     assert set(scanned(tmp_path / "s", chosen(gitignore=True))[0]) == {b".git", b".git/HEAD", b"f"}

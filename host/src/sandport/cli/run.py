@@ -17,9 +17,9 @@ sandport run --in src --in data.csv:in.csv -- ./build.sh
 sandport run --in . --out report -- pytest -q            report/ comes back, also after a failure
 sandport run --timeout 60 --json -- make 2>log | jq .code
 printf 'one\\ntwo\\n' | sandport run --stdin - -- sort -r
-sandport run --in . --exclude '*.log' --gitignore -- make      leave out what is no source
+sandport run --in . --exclude '*.log' --gitignore -- make        leave out what is no source
 sandport run -p local -c isolation=none -- ./bench.sh
-sandport run -c network=true --expose ~/.cache/pip -- pip download flask
+sandport run -c network=true --expose /srv/models -- ./answer.py        what isolation keeps away otherwise
 sandport run --keep --name build --in . -- make          then: sandport exec build -- make test
 
 With --keep the sandbox is kept also when the command failed or timed out, until 'sandport leases end' or its --ttl.
