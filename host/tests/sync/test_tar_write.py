@@ -18,10 +18,13 @@ from hypothesis import strategies as st
 from host.tests.sync.archives import pack_bytes, place_in_memory, read_all, run, to_seconds
 from host.tests.sync.test_faithful import names, trees
 from host.tests.sync.trees import Directory, File, Link, look, make, once
-from sandport.sync.copy import Bounds
+from sandport.sync.copy import Account, Bounds
 from sandport.sync.errors import SyncCancelledError, SyncError
 from sandport.sync.meter import Meter
+from sandport.sync.mirror import KnownPaths
 from sandport.sync.pack import pack_file, pack_tree
+from sandport.sync.result import SyncProgress
+from sandport.sync.selection import Selection
 from sandport.sync.tar_format import LONGEST_PATH_BYTES, Dialect, Kind
 from sandport.sync.tar_write import DescriptorSink, TarWriter
 
@@ -373,6 +376,35 @@ def test_members_can_be_below_a_prefix(tmp_path: Path) -> None:
         (b"t/d/", 0o755),
         (b"t/d/f", 0o644),
     ]
+
+
+def test_what_is_left_out_and_what_links_lead_to_are_packed_as_they_are_copied(tmp_path: Path) -> None:
+    below = Directory({b"f": File(b"1"), b"f.log": File(b"2"), b"l": Link(b"../real")})
+    make(tmp_path / "source", Directory({b"d": below, b"real": File(b"3"), b"out": Directory({b"f": File(b"4")})}))
+    account = Account(KnownPaths())
+    fd = os.open(tmp_path / "source", os.O_RDONLY)
+    sink = io.BytesIO()
+    told: list[SyncProgress] = []
+    try:
+        result = pack_tree(
+            fd,
+            TarWriter(sink, dialect=Dialect.PAX),
+            meter=Meter(None, told.append),
+            bounds=Bounds(),
+            account=account,
+            selection=Selection.build(["*.log", "out/"]),
+            follow_symlinks=True,
+        )
+    finally:
+        os.close(fd)
+    assert {(one.path, one.kind, one.size_bytes) for one in read_all(sink.getvalue())} == {
+        (b"d/", Kind.DIRECTORY, 0),
+        (b"d/f", Kind.FILE, 1),
+        (b"d/l", Kind.FILE, 1),
+        (b"real", Kind.FILE, 1),
+    }
+    assert set(result.excluded_paths) == {b"d/f.log", b"out"}
+    assert (account.files, told[0].files_total, told[-1].files_done) == (3, 3, 3)
 
 
 def test_a_path_that_no_archive_may_hold_is_refused() -> None:
