@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .outcomes import Failed
@@ -72,8 +72,20 @@ def tree(entries: Iterable[Entry]) -> Tree:
 
 
 def archive(entries: Iterable[Entry]) -> bytes:
-    """A whole archive."""
+    """A whole archive, as a host sends it."""
     return b"".join(map(member, entries)) + END
+
+
+def plain_archive(entries: Iterable[Entry]) -> bytes:
+    """A whole archive that every tar can read: long names as GNU tar has them, whole seconds.
+
+    Directories stand in it twice, for a simple tar sets modes and times where it reads them: open ones before what is
+    in them, and as they should be at the end.
+    """
+    found = list(entries)
+    folders = [entry for entry in found if entry.kind == "directory"]
+    first = (replace(entry, mode=0o755) if entry.kind == "directory" else entry for entry in found)
+    return b"".join(map(_plain_member, (*first, *reversed(folders)))) + END
 
 
 def member(entry: Entry) -> bytes:
@@ -86,7 +98,20 @@ def member(entry: Entry) -> bytes:
         records[b"linkpath"] = entry.target
     if entry.mtime_s != int(entry.mtime_s):
         records[b"mtime"] = f"{entry.mtime_s:.9f}".encode()
-    head = header(
+    return extended(records) + _header_of(entry, name) + padded(entry.data)
+
+
+def _plain_member(entry: Entry) -> bytes:
+    name = entry.path + b"/" if entry.kind == "directory" else entry.path
+    before = b""
+    for type_, text in ((b"K", entry.target), (b"L", name)):
+        if len(text) > LONGEST_NAME_BYTES:
+            before += header(b"././@LongLink", type_=type_, size=len(text) + 1) + padded(text + b"\0")
+    return before + _header_of(entry, name) + padded(entry.data)
+
+
+def _header_of(entry: Entry, name: bytes) -> bytes:
+    return header(
         name,
         type_=_TYPES[entry.kind],
         size=len(entry.data),
@@ -95,7 +120,6 @@ def member(entry: Entry) -> bytes:
         target=entry.target,
         owner=entry.owner,
     )
-    return extended(records) + head + padded(entry.data)
 
 
 def sparse(path: bytes, pieces: Mapping[int, bytes], size: int) -> bytes:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
-from sandport_conformance.archives import Entry, Tree, archive, directory, file, read, tree
+from sandport_conformance.archives import Entry, Tree, archive, directory, file, plain_archive, read, tree
 from sandport_conformance.declaration import Needs
 from sandport_conformance.home import wait_until
 from sandport_conformance.lab import Lab
 from sandport_conformance.outcomes import NotApplicable, TimedOut, expect
-from sandport_conformance.sandbox import Live, Sandbox
+from sandport_conformance.sandbox import Sandbox
 from sandport_conformance.schema import Json
 from sandport_conformance.session import Id, show_error
 from sandport_conformance.transfers import Door, Drain, Feed
@@ -85,38 +86,77 @@ def fetch_bytes(lab: Lab, sandbox: Sandbox, path: object) -> bytes:
 # ------------------------------------------------------------------ by commands
 
 
+class _NoTarError(Exception):
+    """The sandbox has no tar."""
+
+
 def plant(lab: Lab, sandbox: Sandbox, entries: Iterable[Entry], path: str) -> Tree:
-    """Put a tree into the sandbox, by a command that unpacks it.
+    """Put a tree into the sandbox, by a command that unpacks it; without a tar there, by `syncIn`.
 
     Raises:
-        NotApplicable: There is no tar in the sandbox.
+        NotApplicable: There is neither.
     """
     planted = tree(entries)
-    result = sandbox.execute(lab.command("unpack", path=path), stdin=archive(planted.values()))
-    _expect_done(result, "a tar that unpacks what it is given")
+    try:
+        unpack(lab, sandbox, plain_archive(planted.values()), path)
+    except _NoTarError:
+        need_sync(lab, sandbox)
+        send(lab, sandbox, archive(planted.values()), path)
     return planted
 
 
 def look(lab: Lab, sandbox: Sandbox, path: str) -> Tree:
-    """The tree that is in the sandbox, by a command that packs it.
+    """The tree that is in the sandbox, by a command that packs it; without a tar there, by `syncOut`.
 
     Raises:
-        NotApplicable: There is no tar in the sandbox.
+        NotApplicable: There is neither.
     """
-    live = packed(lab, sandbox, path)
-    _expect_done(live.result, f"a tar that packs {path!r}")
-    return read(live.data(), "what a tar of the sandbox packed")
+    try:
+        return read(pack(lab, sandbox, path), "what a tar of the sandbox packed")
+    except _NoTarError:
+        need_sync(lab, sandbox)
+        return fetch(lab, sandbox, path)
 
 
-def packed(lab: Lab, sandbox: Sandbox, path: str) -> Live:
-    """The run of a command that packs a directory."""
-    return sandbox.run_live(lab.command("pack", path=path))
+def unpack(lab: Lab, sandbox: Sandbox, data: bytes, path: str) -> None:
+    """Run a command that unpacks an archive from its input."""
+    _expect_tar(sandbox.execute(lab.command("unpack", path=path), stdin=data), f"a tar that unpacks to {path!r}")
 
 
-def _expect_done(result: Json, what: str) -> None:
+def pack(lab: Lab, sandbox: Sandbox, path: str) -> bytes:
+    """What a command that packs a directory writes."""
+    live = sandbox.run_live(lab.command("pack", path=path))
+    _expect_tar(live.result, f"a tar that packs {path!r}")
+    return live.data()
+
+
+def _expect_tar(result: Json, what: str) -> None:
     if result.get("exitCode") == _NO_PROGRAM:
-        raise NotApplicable(_NO_TAR)
+        raise _NoTarError
     expect(result.get("exitCode") == 0, f"{what} should exit with 0: {result!r:.300}")
+
+
+@contextmanager
+def needs_tar() -> Iterator[None]:
+    """Say that a check is about a tar of the sandbox.
+
+    Raises:
+        NotApplicable: There is none.
+    """
+    try:
+        yield
+    except _NoTarError:
+        raise NotApplicable(_NO_TAR) from None
+
+
+def need_sync(lab: Lab, sandbox: Sandbox) -> None:
+    """Look in another way than by a command.
+
+    Raises:
+        NotApplicable: The worker has none.
+    """
+    if not lab.facts.has_group("sync") or "sync" in sandbox.lease.get("without", ()):
+        raise NotApplicable(_NO_TAR)
 
 
 def run(lab: Lab, sandbox: Sandbox, name: str, /, **blanks: object) -> None:
@@ -126,11 +166,12 @@ def run(lab: Lab, sandbox: Sandbox, name: str, /, **blanks: object) -> None:
 
 
 def is_there(lab: Lab, sandbox: Sandbox, path: str) -> bool:
-    """Whether a directory can be packed."""
-    result = packed(lab, sandbox, path).result
-    if result.get("exitCode") == _NO_PROGRAM:
-        raise NotApplicable(_NO_TAR)
-    return result.get("exitCode") == 0
+    """Whether a directory is there, in which a command can run."""
+    call = sandbox.start(lab.command("exit", code=0), cwd=path)
+    if "result" in sandbox.session.answer(call).body:
+        return True
+    sandbox.session.error_of(call, "PathNotFound")
+    return False
 
 
 # ------------------------------------------------------------------ what is moved

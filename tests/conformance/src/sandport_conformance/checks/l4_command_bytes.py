@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 
-from sandport_conformance.archives import directory, expect_tree, file, link
+from sandport_conformance.archives import directory, expect_tree, file, link, plain_archive, read, tree
 from sandport_conformance.declaration import Needs, Uses, check
 from sandport_conformance.lab import Lab
 from sandport_conformance.outcomes import TimedOut, expect
 from sandport_conformance.sandbox import output_of_message
 from sandport_conformance.session import Id
 
-from .files import look, noise, plant, run, some_tree
+from .files import needs_tar, noise, pack, run, some_tree, unpack
 from .l3_processes import Process
 from .l4_commands import expect_same
 
@@ -124,7 +124,8 @@ def the_working_directory_keeps_a_tree(lab: Lab) -> None:
         link(b"dangling", b"no/such/thing"),
         link(b"to-a-directory", b"source"),
     ]
-    planted = plant(lab, sandbox, content, "kit/kept")
-    seen = look(lab, sandbox, "kit/kept")
-    expect_tree(seen, planted, "data", "mode", "target", "mtime_s", what="what another command packs")
+    with needs_tar():
+        unpack(lab, sandbox, plain_archive(content), "kit/kept")
+        seen = read(pack(lab, sandbox, "kit/kept"), "what a tar of the sandbox packed")
+    expect_tree(seen, tree(content), "data", "mode", "target", "mtime_s", what="what another command packs")
     run(lab, sandbox, "remove_tree", path="kit/kept")
