@@ -24,7 +24,7 @@ from typing import Any
 
 from msgspec import Struct, json
 
-from sandport.configuration import Configuration, HostSettings, ProviderSettings
+from sandport.configuration import Configuration, EnvironmentSettings, HostSettings, ProviderSettings
 from sandport.lease.delays import Delays
 from sandport.numbers import Restart, StopLadder, Timing
 
@@ -35,6 +35,8 @@ TIMING = Timing(
     restart=Restart(at_most=1000, first_delay_s=0.001, longest_delay_s=0.001),
 )
 DELAYS = Delays(first_s=0.05, longest_s=0.5, absent_s=0.1)
+NOT_ISOLATED = EnvironmentSettings(provider="local", config={"isolation": "none"})
+"""Its commands say what they do in files of this machine, which they could not see from inside."""
 """A clean-up in a hurry. Orphan graces stay what they are, half a minute: nothing here may clean up by itself."""
 
 
@@ -87,6 +89,7 @@ class Place:
         return Configuration(
             host=HostSettings(timing=TIMING, clean_up=DELAYS),
             providers={name: ProviderSettings(env=("TMPDIR",)) for name in providers},
+            environments={"local": NOT_ISOLATED} if "local" in providers else {},
         )
 
     def environ(self) -> dict[str, str]:

@@ -1,13 +1,20 @@
 """A sandbox of the provider behind a host in memory, with short names for what tests do all the time."""
 
 import json
+import os
 import uuid
 from pathlib import Path
 from typing import Any
 
+from msgspec import Raw
+
 from sandport_provider_local.provider import LocalProvider
 from sandport_sdk.testing import HostInMemory, Request, new_id
 from sandport_sdk.v1 import Limits, types
+
+ISOLATION = os.environ.get("SANDPORT_LOCAL_ISOLATION", "require")
+"""What the sandboxes of these tests are made with: all of them hold with `none` as well."""
+CONFIG = Raw(json.dumps({"isolation": ISOLATION}).encode())
 
 
 class Lease:
@@ -18,19 +25,42 @@ class Lease:
         self.id = sandbox_id
         self.path = state_dir / sandbox_id
         self.handle = f"local/1/{sandbox_id}"
+        self.said: types.LeaseResult | None = None
 
     @classmethod
     async def acquire(
-        cls, host: HostInMemory, state_dir: Path, *, ttl_ms: int = 600_000, keep: bool = False
+        cls, host: HostInMemory, state_dir: Path, *, ttl_ms: int = 600_000, keep: bool = False, **config: Any
     ) -> "Lease":
         lease = cls(host, state_dir, new_id())
-        await host.call("acquireLease", types.AcquireLeaseParams(sandbox_id=lease.id, ttl_ms=ttl_ms, keep=keep))
+        said = Raw(json.dumps({"isolation": ISOLATION, **config}).encode())
+        params = types.AcquireLeaseParams(sandbox_id=lease.id, ttl_ms=ttl_ms, keep=keep, config=said)
+        lease.said = await host.call("acquireLease", params)
         return lease
 
     @property
     def init(self) -> int:
-        """The process of its init."""
+        """The process of its init or, where it is isolated, of its keeper: the one that owns the folder."""
         return int(json.loads((self.path / "init.json").read_text())["pid"])
+
+    @property
+    def reaper(self) -> int:
+        """The process of its init, that starts and reaps its commands."""
+        said = json.loads((self.path / "init.json").read_text())
+        return int(said.get("insidePid", said["pid"]))
+
+    @property
+    def isolated(self) -> bool:
+        return self.record["boundary"] is not None
+
+    @property
+    def home(self) -> str:
+        """Its working directory, as its commands see it."""
+        return "/sandbox" if self.isolated else os.fspath(self.path / "sandbox")
+
+    @property
+    def tmp(self) -> str:
+        """Its directory for temporary files, as its commands see it."""
+        return "/tmp" if self.isolated else os.fspath(self.path / "tmp")
 
     @property
     def record(self) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from msgspec import Raw
+
 from sandport_provider_local.provider import LocalProvider
 from sandport_sdk.testing import HostInMemory, new_id
 from sandport_sdk.v1 import Limits, types
@@ -30,6 +32,10 @@ def is_step(event: str, arguments: tuple[Any, ...]) -> bool:
     return not os.fsdecode(path).startswith("/proc/") or "/fd/" in os.fsdecode(path)
 
 
+def config_of(order: dict[str, Any]) -> Raw:
+    return Raw(json.dumps({"isolation": order["isolation"]}).encode())
+
+
 async def call(host: HostInMemory, order: dict[str, Any], arm: Callable[[], None]) -> None:
     """The one call of an order; what it needs before is no step of it."""
     sandbox_id = order["sandboxId"]
@@ -38,7 +44,8 @@ async def call(host: HostInMemory, order: dict[str, Any], arm: Callable[[], None
         assert (await host.call("attachLease", attach)).state == "attached"
     arm()
     if order["verb"] == "acquire":
-        params = types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=600_000, keep=bool(order.get("keep")))
+        keep = bool(order.get("keep"))
+        params = types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=600_000, keep=keep, config=config_of(order))
         await host.call("acquireLease", params)
     elif order["verb"] == "attach":
         await host.call("attachLease", attach)
@@ -51,7 +58,8 @@ async def life(host: HostInMemory, order: dict[str, Any]) -> NoReturn:
     while True:
         for keep in (False, True):
             sandbox_id = new_id()
-            await host.call("acquireLease", types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=600_000, keep=keep))
+            params = types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=600_000, keep=keep, config=config_of(order))
+            await host.call("acquireLease", params)
             shell = f"setsid -f sleep {order['word']} >/dev/null 2>&1"
             await host.call("execute", types.ExecuteParams(sandbox_id=sandbox_id, shell=shell))
             host.start("execute", types.ExecuteParams(sandbox_id=sandbox_id, argv=("sleep", order["word"])))

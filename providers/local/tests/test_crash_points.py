@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from providers.local.tests import stepping
-from providers.local.tests.leases import Lease, unique_sleep
+from providers.local.tests.leases import ISOLATION, Lease, unique_sleep
 from providers.local.tests.machine import (
     PATIENCE_S,
     arguments_of,
@@ -48,8 +48,8 @@ def stepper() -> Iterator[Order]:
     assert program.stdout is not None
     into, out = program.stdin, program.stdout
 
-    def order(**what: Any) -> dict[str, Any]:
-        into.write(json.dumps(what) + "\n")
+    def order(*, isolation: str = ISOLATION, **what: Any) -> dict[str, Any]:
+        into.write(json.dumps({"isolation": isolation, **what}) + "\n")
         into.flush()
         assert select.select([out], [], [], PATIENCE_S)[0], "the worker hangs"
         answer: dict[str, Any] = json.loads(out.readline())

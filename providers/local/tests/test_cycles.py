@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from providers.local.tests.leases import ISOLATION
 from providers.local.tests.machine import children_of, descriptors_of, entries, until, wait_for_end
 from providers.local.tests.worker import Worker
 from sandport_sdk.testing import new_id
@@ -40,7 +41,9 @@ def cycle(worker: Worker, *, kills: bool) -> None:
     """Ten sandboxes at once: kept and not, used and not, and where it says so two with an init that was killed."""
     made = [new_id() for _ in range(AT_ONCE)]
     calls = [
-        worker.begin("acquireLease", sandboxId=name, ttlMs=600_000, keep=number % 2 == 0)
+        worker.begin(
+            "acquireLease", sandboxId=name, ttlMs=600_000, keep=number % 2 == 0, config={"isolation": ISOLATION}
+        )
         for number, name in enumerate(made)
     ]
     for call in calls:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from providers.local.tests.leases import Lease, unique_sleep
-from providers.local.tests.machine import started, wait_for_end
+from providers.local.tests.machine import running, started, wait_for_end
 from sandport_provider_local.provider import LocalProvider
 from sandport_sdk.testing import HostInMemory
 from sandport_sdk.v1 import B64, Limits, errors, types
@@ -35,8 +35,11 @@ async def test_a_signal_is_no_exit_code(lease: Lease, number: int) -> None:
 
 async def test_a_kill_from_outside_is_a_signal_with_its_number(lease: Lease) -> None:
     """e2b infra#90: a killed process was -1 with no reason."""
-    request = lease.start("sh", "-c", "echo $$; exec sleep 600", live=True)
-    os.kill(int(await request.received("stdout", 2)), 9)
+    word = unique_sleep()
+    request = lease.start("sleep", word)
+    while not (found := running(word)):
+        await lease.run("true")
+    os.kill(found[0], 9)
     result = await request.result()
     assert (result.ended, result.signal, result.tree) == ("signalled", 9, None)
 
@@ -80,7 +83,7 @@ async def test_a_missing_working_directory_is_told_apart_from_a_missing_program(
     with pytest.raises(errors.PathNotFound) as caught:
         await lease.run("true", cwd="no/such/folder")
     assert caught.value.detail is not None
-    assert caught.value.detail.path == os.fspath(lease.path / "sandbox/no/such/folder")
+    assert caught.value.detail.path == f"{lease.home}/no/such/folder"
 
 
 async def test_a_program_is_found_from_the_commands_own_directory_and_path(lease: Lease) -> None:
@@ -89,8 +92,8 @@ async def test_a_program_is_found_from_the_commands_own_directory_and_path(lease
     program = folder / "hello"
     program.write_text("#!/bin/sh\necho hello from $PWD\n")
     program.chmod(0o755)
-    assert (await lease.run("./hello", cwd="bin")).stdout.data == f"hello from {folder}\n".encode()
-    assert (await lease.run("hello", env={"PATH": f"/usr/bin:/bin:{folder}"})).exit_code == 0
+    assert (await lease.run("./hello", cwd="bin")).stdout.data == f"hello from {lease.home}/bin\n".encode()
+    assert (await lease.run("hello", env={"PATH": f"/usr/bin:/bin:{lease.home}/bin"})).exit_code == 0
 
 
 # ---------------------------------------------------------------- what it sees
@@ -113,8 +116,7 @@ async def test_nothing_of_the_workers_environment_reaches_a_command(
         *("PATH", "HOME", "TMPDIR", "LANG", "USER", "LOGNAME"),
         *("SANDPORT_SANDBOX_ID", "SANDPORT_PROCESS"),
     }
-    assert seen["HOME"] == os.fspath(lease.path / "sandbox")
-    assert seen["TMPDIR"] == os.fspath(lease.path / "tmp")
+    assert (seen["HOME"], seen["TMPDIR"]) == (lease.home, lease.tmp)
 
 
 async def test_passing_one_variable_leaves_the_others(lease: Lease) -> None:
@@ -128,7 +130,7 @@ async def test_a_directory_and_variables_go_together(lease: Lease) -> None:
     """computesdk#436: environment together with a directory broke."""
     (lease.path / "sandbox" / "in here").mkdir()
     result = await lease.sh('pwd; echo "$A"', cwd="in here", env={"A": "a b"})
-    assert result.stdout.data == os.fsencode(lease.path / "sandbox/in here") + b"\na b\n"
+    assert result.stdout.data == f"{lease.home}/in here\na b\n".encode()
 
 
 @pytest.mark.parametrize("value", ['a\nb $HOME "x" ünï', "'; touch x; '", ""])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from providers.local.tests.leases import Lease, other_host, unique_sleep
+from providers.local.tests.leases import CONFIG, Lease, other_host, unique_sleep
 from providers.local.tests.machine import PATIENCE_S, descriptors_of, entries, running, state_of, until, wait_for_end
 from sandport_sdk.testing import HostInMemory, new_id
 from sandport_sdk.v1 import errors, types
@@ -35,7 +35,7 @@ async def test_a_lease_that_expires_ends_everything_and_removes_its_files(host: 
 async def test_a_lease_ends_at_its_expiry_and_not_before_by_the_wall_clock(host: HostInMemory, state_dir: Path) -> None:
     sandbox_id = new_id()
     made: types.LeaseResult = await host.call(
-        "acquireLease", types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=1_000)
+        "acquireLease", types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=1_000, config=CONFIG)
     )
     async with asyncio.timeout(PATIENCE_S):
         while (state_dir / sandbox_id / "record.json").exists():  # Its end begins with the removal of that.

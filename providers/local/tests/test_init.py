@@ -88,7 +88,7 @@ class Running:
 @pytest.fixture
 def init(state_dir: Path) -> Iterator[Running]:
     place = Place(state_dir, new_id())
-    record = place.create(store_id="s", isolation="none", ttl_ms=600_000)
+    record = place.create(store_id="s", ttl_ms=600_000)
     listener = place.listen()
     pid = spawn_init(place, record, listener, grace_ms=60_000)
     listener.close()

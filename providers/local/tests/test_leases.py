@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import Raw
 
-from providers.local.tests.leases import Lease, other_host, unique_sleep
+from providers.local.tests.leases import CONFIG, ISOLATION, Lease, other_host, unique_sleep
 from providers.local.tests.machine import (
     arguments_of,
     boot_id,
@@ -30,6 +31,9 @@ from providers.local.tests.machine import (
     wait_for_end,
 )
 from sandport_provider_local import lifetime
+from sandport_provider_local.bubblewrap import Boundary
+from sandport_provider_local.isolation import Isolation
+from sandport_provider_local.machine import new_uid
 from sandport_provider_local.places import Place
 from sandport_provider_local.provider import LocalProvider
 from sandport_sdk.testing import HostInMemory, new_id
@@ -44,38 +48,38 @@ pytestmark = pytest.mark.anyio
 async def test_a_lease_says_what_it_is(host: HostInMemory, state_dir: Path) -> None:
     sandbox_id = new_id()
     before_ms = time.time_ns() // 1_000_000
-    params = types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=60_000, egress=types.Egress(mode="all"))
+    all_of_it = types.Egress(mode="all")
+    params = types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=60_000, egress=all_of_it, config=CONFIG)
     lease: types.LeaseResult = await host.call("acquireLease", params)
     after_ms = time.time_ns() // 1_000_000
+    there = Lease(host, state_dir, sandbox_id)
     assert lease.handle == f"local/1/{sandbox_id}"
-    assert lease.working_directory == lease.local_root == os.fspath(state_dir / sandbox_id / "sandbox")
+    assert (lease.working_directory, lease.local_root) == (there.home, os.fspath(there.path / "sandbox"))
     assert (lease.shell, lease.egress, lease.without) == ("/bin/sh", types.Egress(mode="all"), ())
     assert lease.expires_at_ms is not None
     assert before_ms + 60_000 <= lease.expires_at_ms <= after_ms + 60_000
-    assert any("nothing isolates" in note for note in lease.notes)
+    assert any("nothing isolates" in note for note in lease.notes) is not there.isolated
     await host.call("destroyLease", types.DestroyLeaseParams(sandbox_id=sandbox_id))
 
 
 @pytest.mark.parametrize(
-    "egress", [types.Egress(mode="none"), types.Egress(mode="listed", hosts=("example.org",))], ids=["none", "listed"]
+    ("egress", "isolation"),
+    [
+        (types.Egress(mode="none"), "none"),
+        (types.Egress(mode="listed", hosts=("example.org",)), "none"),
+        (types.Egress(mode="listed", hosts=("example.org",)), "prefer"),
+    ],
+    ids=["none, not isolated", "listed, not isolated", "listed"],
 )
 async def test_a_grant_that_cannot_be_enforced_is_refused_before_anything_is_made(
-    host: HostInMemory, state_dir: Path, egress: types.Egress
+    host: HostInMemory, state_dir: Path, egress: types.Egress, isolation: str
 ) -> None:
-    params = types.AcquireLeaseParams(sandbox_id=new_id(), ttl_ms=60_000, egress=egress)
+    config = Raw(json.dumps({"isolation": isolation}).encode())
+    params = types.AcquireLeaseParams(sandbox_id=new_id(), ttl_ms=60_000, egress=egress, config=config)
     with pytest.raises(errors.NotSupported) as caught:
         await host.call("acquireLease", params)
     assert caught.value.dispatched == "no"
     assert entries(state_dir) == []
-
-
-async def test_required_isolation_is_refused_before_anything_is_made(host: HostInMemory, state_dir: Path) -> None:
-    params = {"sandboxId": new_id(), "ttlMs": 60_000, "config": {"isolation": "require"}}
-    with pytest.raises(errors.NotSupported) as caught:
-        await host.call("acquireLease", params)
-    assert caught.value.detail is not None
-    assert caught.value.detail.field == "config.isolation"
-    assert (caught.value.dispatched, entries(state_dir)) == ("no", [])
 
 
 async def test_an_unknown_key_of_the_config_is_named(host: HostInMemory) -> None:
@@ -98,7 +102,16 @@ async def test_an_acquire_that_is_cut_anywhere_leaves_nothing(state_dir: Path, t
     loop = asyncio.get_running_loop()
     place = Place(state_dir, new_id())
     making = loop.create_task(
-        lifetime.create(loop, place, store_id="s", ttl_ms=60_000, grace_ms=60_000, credit_bytes=1)
+        lifetime.create(
+            loop,
+            place,
+            store_id="s",
+            ttl_ms=60_000,
+            grace_ms=60_000,
+            credit_bytes=1,
+            isolation=Isolation(),
+            boundary=Boundary(uid=new_uid()) if ISOLATION != "none" else None,
+        )
     )
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -116,7 +129,7 @@ async def test_an_acquire_whose_init_does_not_come_up_leaves_nothing_and_says_wh
 ) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(errors.Unavailable) as caught:
-        await host.call("acquireLease", types.AcquireLeaseParams(sandbox_id=new_id(), ttl_ms=60_000))
+        await host.call("acquireLease", types.AcquireLeaseParams(sandbox_id=new_id(), ttl_ms=60_000, config=CONFIG))
     assert caught.value.dispatched == "no"
     assert entries(state_dir) == []
 
@@ -157,7 +170,7 @@ async def test_a_path_longer_than_a_sockets_may_be_serves_as_well(tmp_path: Path
     deep.mkdir(parents=True)
     async with HostInMemory(LocalProvider, state_dir=deep) as host:
         lease = await Lease.acquire(host, deep)
-        assert (await lease.sh("pwd")).stdout.data == os.fsencode(lease.path / "sandbox") + b"\n"
+        assert (await lease.sh("pwd")).stdout.data == lease.home.encode() + b"\n"
         await lease.destroy()
 
 
@@ -193,7 +206,7 @@ async def test_an_init_holds_nothing_of_its_worker(
 
 async def test_short_orphans_leave_no_zombies(lease: Lease) -> None:
     await lease.sh("i=0; while [ $i -lt 200 ]; do (true & (sleep 0.01 &) ); i=$((i+1)); done")
-    until(lambda: children_of(lease.init) == [], "all orphans are reaped")
+    until(lambda: children_of(lease.reaper) == [], "all orphans are reaped")
 
 
 # ---------------------------------------------------------------- destroy
@@ -423,7 +436,7 @@ async def test_an_init_that_does_not_answer_makes_the_sandbox_unreachable_and_no
 ) -> None:
     monkeypatch.setattr("sandport_provider_local.channel.HELLO_S", 0.3)
     monkeypatch.setattr("sandport_provider_local.lifetime.ANNOUNCE_S", 0.3)
-    init = lease.init
+    init = lease.reaper
     os.kill(init, signal.SIGSTOP)
     async with other_host(state_dir) as other:
         assert (await Lease(other, state_dir, lease.id).attach()).state == "unreachable"
@@ -477,7 +490,7 @@ async def test_a_long_list_comes_in_pages(host: HostInMemory, state_dir: Path, m
 async def test_a_page_fits_in_a_small_frame(state_dir: Path) -> None:
     made = sorted(new_id() for _ in range(40))
     for name in made:
-        Place(state_dir, name).create(store_id="store-in-memory", isolation="none", ttl_ms=60_000)
+        Place(state_dir, name).create(store_id="store-in-memory", ttl_ms=60_000)
     async with HostInMemory(LocalProvider, state_dir=state_dir, limits=Limits(frame_bytes=4096)) as host:
         page: types.ListLeasesResult = await host.call("listLeases", types.ListLeasesParams())
         seen = [entry.sandbox_id for entry in page.leases]
@@ -493,6 +506,6 @@ async def test_a_page_fits_in_a_small_frame(state_dir: Path) -> None:
 async def test_a_probe_creates_nothing(host: HostInMemory, state_dir: Path) -> None:
     probed: types.ProbeResult = await host.call("probe", types.ProbeParams())
     assert [check.name for check in probed.checks if not check.ok] == []
-    probed = await host.call("probe", {"config": {"isolation": "require"}})
-    assert [check.name for check in probed.checks if not check.ok] == ["isolation"]
+    probed = await host.call("probe", {"config": {"isolation": ISOLATION}})
+    assert [check.name for check in probed.checks if not check.ok] == []
     assert entries(state_dir) == []

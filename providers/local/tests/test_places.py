@@ -120,7 +120,7 @@ def test_what_is_not_there_is_removed_already(folder: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"sandbox_id": 1}', b"\xff"])
 def test_a_damaged_record_is_no_record(tmp_path: Path, content: bytes) -> None:
     place = Place(tmp_path, new_id())
-    place.create(store_id="s", isolation="none", ttl_ms=1000)
+    place.create(store_id="s", ttl_ms=1000)
     (place.path / "record.json").write_bytes(content)
     (place.path / "init.json").write_bytes(content)
     assert (place.read_record(), place.read_identity()) == (None, None)
@@ -129,13 +129,13 @@ def test_a_damaged_record_is_no_record(tmp_path: Path, content: bytes) -> None:
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     place = Place(tmp_path, new_id())
-    record = place.create(store_id="s", isolation="none", ttl_ms=1000)
+    record = place.create(store_id="s", ttl_ms=1000)
     assert place.read_record() == record
     assert record.expires_at_ms == record.created_at_ms + 1000
     assert stat.S_IMODE((place.path / "record.json").stat().st_mode) == 0o600
     assert scan(tmp_path) == [place.sandbox_id]
     with pytest.raises(FileExistsError):
-        place.create(store_id="s", isolation="none", ttl_ms=1000)
+        place.create(store_id="s", ttl_ms=1000)
     assert place.read_record() == record
     place.remove()
     assert scan(tmp_path) == []
@@ -143,7 +143,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_place_is_locked_for_one_at_a_time(tmp_path: Path) -> None:
     place = Place(tmp_path, new_id())
-    place.create(store_id="s", isolation="none", ttl_ms=1000)
+    place.create(store_id="s", ttl_ms=1000)
     first = place.lock()
     assert first is not None
     assert place.lock() is None

@@ -74,7 +74,7 @@ async def test_the_end_of_an_output_is_seen_also_while_nobody_has_room_for_what_
     size = WINDOW + 30_000
     request = slow.start("head", "-c", str(size), "/dev/zero", live=True)
     await request.received("stdout", WINDOW)
-    await asyncio.to_thread(until, lambda: children_of(slow.init) == [], "the command has ended")
+    await asyncio.to_thread(until, lambda: children_of(slow.reaper) == [], "the command has ended")
     assert (await slow.run("true")).exit_code == 0, "its worker has heard of that"
     assert not request.ended
     request.give_credit("stdout", size)

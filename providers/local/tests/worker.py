@@ -1,5 +1,6 @@
 """A worker as a process of its own, as a host has it: real pipes and plain JSON."""
 
+import base64
 import json
 import os
 import subprocess
@@ -7,16 +8,29 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from providers.local.tests import as_user
+from providers.local.tests.leases import ISOLATION
 from sandport_sdk.testing import new_id
 
 
 class Worker:
     """A worker on a state directory; several may be on one."""
 
-    def __init__(self, state_dir: Path, *, grace_ms: int = 60_000, variables: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        grace_ms: int = 60_000,
+        variables: dict[str, str] | None = None,
+        user: int | None = None,
+    ) -> None:
+        """Start it; where the tests are root's, `user` is the user that it runs as."""
         self.state_dir = state_dir
+        command = [sys.executable, "-P", "-m", "sandport_provider_local"]
+        if user is not None:
+            command = [sys.executable, "-P", as_user.__file__, str(user), os.fspath(state_dir)]
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sandport_provider_local"],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             process_group=0,
@@ -25,12 +39,13 @@ class Worker:
         )
         self.last = 0
         self.early: dict[int, dict[str, Any]] = {}
+        self.outputs: list[dict[str, Any]] = []
         hello = self.call(
             "initialize",
             protocolVersions=[1],
             host={"name": "test", "version": "1"},
             storeId="store",
-            stateDir=os.fspath(state_dir),
+            stateDir=os.fspath(state_dir) if user is None else as_user.STATE_DIR,
             limits={"orphanGraceMs": grace_ms},
         )
         assert hello["provider"]["name"] == "local"
@@ -55,6 +70,8 @@ class Worker:
             message = json.loads(line)
             if "id" in message:
                 self.early[message["id"]] = message
+            elif message["method"] == "output":
+                self.outputs.append(message["params"])
         return self.early.pop(number)
 
     def call(self, method: str, **params: Any) -> Any:
@@ -62,9 +79,14 @@ class Worker:
         assert "result" in message, message
         return message["result"]
 
+    def output(self, *, stream: str) -> list[bytes]:
+        """The pieces of live output that came of a stream so far, of whichever calls."""
+        return [base64.b64decode(said.get("data", "")) for said in self.outputs if said["stream"] == stream]
+
     def acquire(self, *, ttl_ms: int = 600_000, **more: Any) -> str:
         sandbox_id = new_id()
-        self.call("acquireLease", sandboxId=sandbox_id, ttlMs=ttl_ms, **more)
+        config = {"isolation": ISOLATION, **more.pop("config", {})}
+        self.call("acquireLease", sandboxId=sandbox_id, ttlMs=ttl_ms, config=config, **more)
         return sandbox_id
 
     def attach(self, sandbox_id: str, **more: Any) -> Any:

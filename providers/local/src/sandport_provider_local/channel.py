@@ -10,11 +10,14 @@ import os
 import socket
 from array import array
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 MESSAGE_BYTES = 32 * 1024
 """A longer message is carried by a file in memory: fits any socket's buffer, whatever the machine's setting."""
+TERMINAL_SIDES = 2
+CONTROL_BYTES = socket.CMSG_SPACE(4 * TERMINAL_SIDES)
+REASON_CHARACTERS = 100
 HELLO_S = 5.0
 """An init that does not answer for so long is not there for us; a start takes some 30 ms."""
 
@@ -68,21 +71,27 @@ class Channel:
         self._seq = 0
         self._owners: dict[int, Owner] = {}
         self._signals: dict[int, asyncio.Future[bool]] = {}
+        self._terminals: dict[int, asyncio.Future[tuple[int, int]]] = {}
         self._unsent: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._ready: asyncio.Future[None] | None = None
         self._announced: list[asyncio.Future[None]] = []
         self._keeping: deque[asyncio.Future[int]] = deque()
         loop.add_reader(self._fd, self._on_readable)
 
-    async def hello(self, token: str, grace_ms: int) -> None:
+    async def hello(self, token: str, grace_ms: int, *, timeout_s: float | None = None) -> None:
         """Say who we are, and hear who it is.
 
+        Args:
+            token: Proves who we are.
+            grace_ms: What the sandbox gets after us, should we be the last.
+            timeout_s: What it gets to answer; None: `HELLO_S`.
+
         Raises:
-            ChannelClosed: It is gone, or did not answer within `HELLO_S` seconds.
+            ChannelClosed: It is gone, or did not answer in time.
         """
         self._send((b"hello", token.encode(), b"%d" % grace_ms))
         self._ready = self._loop.create_future()
-        timer = self._loop.call_later(HELLO_S, self._close, "it does not answer")
+        timer = self._loop.call_later(HELLO_S if timeout_s is None else timeout_s, self._close, "it does not answer")
         try:
             await self._ready
         finally:
@@ -145,6 +154,27 @@ class Channel:
             return await answer
         finally:
             self._signals.pop(ref, None)
+
+    async def terminal(self) -> tuple[int, int]:
+        """Both sides of a new terminal of the sandbox's own: ours and a command's.
+
+        Raises:
+            ChannelClosed: The init is gone.
+            OSError: There is none to be had.
+        """
+        self._seq += 1
+        ref = self._seq
+        answer: asyncio.Future[tuple[int, int]] = self._loop.create_future()
+        self._terminals[ref] = answer
+        try:
+            self._send((b"terminal", b"%d" % ref))
+            return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                _close_all(answer.result())
+            raise
+        finally:
+            self._terminals.pop(ref, None)
 
     def forget(self, seq: int) -> None:
         """Nobody listens to this command any more."""
@@ -219,7 +249,7 @@ class Channel:
     def _receive(self) -> bool:
         """Take one message; False where there is none now, or none any more."""
         try:
-            message = self._socket.recv(4096)
+            message, control, _, _ = self._socket.recvmsg(4096, CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -228,15 +258,38 @@ class Channel:
         if not message:
             self._close("the init ended")
             return False
+        fds = _descriptors(control) if control else []
+        try:
+            self._take(message, fds)
+        except (ValueError, IndexError, OverflowError) as error:
+            # Commands of the sandbox run beside the init, and could have taken it over.
+            self._close(f"the init says what it should not: {error}")
+            return False
+        finally:
+            _close_all(fds)
+        return True
+
+    def _take(self, message: bytes, fds: list[int]) -> None:
+        """Do what one message says; descriptors that are taken are taken out of the list.
+
+        Raises:
+            ValueError: It says nothing that we know.
+            IndexError: Likewise.
+            OverflowError: Likewise.
+        """
         verb, *rest = message.split(b"\0")
         owner = self._owners.get(int(rest[0])) if verb in _ABOUT_COMMANDS else None
         if owner is not None:
             _ABOUT_COMMANDS[verb](owner, rest)
+        elif verb == b"terminal":
+            self._take_terminal(int(rest[0]), int(rest[1]), fds)
         elif verb == b"signalled":
             answer = self._signals.pop(int(rest[0]), None)
             if answer is not None and not answer.done():
                 answer.set_result(rest[1] == b"1")
         elif verb == b"kept":
+            if not self._keeping:
+                raise ValueError("kept what nobody asked for")
             keeping = self._keeping.popleft()
             if not keeping.done():
                 keeping.set_result(int(rest[0]))
@@ -245,12 +298,25 @@ class Channel:
             if self._ready is not None and not self._ready.done():
                 self._ready.set_result(None)
         elif verb == b"ending":
-            self.reason = rest[0].decode()
+            self.reason = rest[0].decode()[:REASON_CHARACTERS]
             self._lose(self.reason)
-        return True
+
+    def _take_terminal(self, ref: int, number: int, fds: list[int]) -> None:
+        made = self._terminals.pop(ref, None)
+        if made is None or made.done():
+            return
+        if number == 0 and len(fds) == TERMINAL_SIDES:
+            made.set_result((fds[0], fds[1]))
+            fds.clear()
+        else:
+            made.set_exception(OSError(number, os.strerror(number)))
 
     def _lose(self, why: str) -> None:
-        waiting_for: list[asyncio.Future[bool] | asyncio.Future[int]] = [*self._signals.values(), *self._keeping]
+        waiting_for: list[asyncio.Future[Any]] = [
+            *self._signals.values(),
+            *self._terminals.values(),
+            *self._keeping,
+        ]
         for answer in waiting_for:
             if not answer.done():
                 answer.set_exception(ChannelClosed(why))
@@ -279,6 +345,19 @@ class Channel:
         self._lose(why)
         if self.on_close is not None:
             self.on_close()
+
+
+def _descriptors(control: list[tuple[int, int, bytes]]) -> list[int]:
+    found = array("i")
+    for level, kind, data in control:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) // found.itemsize * found.itemsize])
+    return found.tolist()
+
+
+def _close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def carry(message: bytes) -> int:

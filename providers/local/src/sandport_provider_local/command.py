@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import signal
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from sandport_sdk.v1 import errors, types
@@ -20,6 +21,8 @@ from .streams import Ends, Follower, HeldOpen, Input, Output, Window, set_size
 from .survivors import PROCESS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sandport_sdk.v1 import Call
 
     from .channel import Channel
@@ -72,7 +75,10 @@ class Command:
         limit_bytes: int = 0,
         stdin: bytes | None = b"",
         pty: types.PtySize | None = None,
+        terminal: tuple[int, int] | None = None,
         timeout_s: float | None = None,
+        owner: int | None = None,
+        oom_kills: Callable[[], int] | None = None,
     ) -> None:
         """Start it; nothing is waited for.
 
@@ -86,7 +92,10 @@ class Command:
             limit_bytes: How much of each stream is kept for the result.
             stdin: All of its input; None to keep the input open.
             pty: The size of its terminal, where it gets one.
+            terminal: Both sides of that terminal, ours and its; they are closed here, whatever becomes of it.
             timeout_s: Seconds after which it is killed.
+            owner: Whose its pipes are, where its user is not the worker's: it may open them anew (/dev/stdout).
+            oom_kills: How often the kernel has killed something in the sandbox for want of memory.
 
         Raises:
             OSError: There are no descriptors or terminals left.
@@ -107,6 +116,9 @@ class Command:
         self._kill: Literal["none", "asked", "answered"] = "none"
         self._tree: types.Tree | None = None
         self._draining = False
+        self._out_of_memory = False
+        self._oom_kills = oom_kills
+        self._oom_kills_before = oom_kills() if oom_kills is not None else 0
         self._began = loop.time()
         self._duration_s = 0.0
         self._mark = f"{PROCESS}={secrets.token_hex(8)}".encode()
@@ -115,7 +127,7 @@ class Command:
         self._drain_timer: asyncio.TimerHandle | None = None
         self._read_timer = loop.call_later(READ_AFTER_S, self._read)
 
-        ours, theirs = open_terminal(pty) if pty is not None else open_pipes(stdin != b"")
+        ours, theirs = open_terminal(pty, terminal) if pty is not None else open_pipes(stdin != b"", owner)
         for name, fd in ours:
             if name == "stdin":
                 self.input = Input(loop, fd, terminal=pty is not None)
@@ -158,6 +170,8 @@ class Command:
         self._asked = asked
         if not asked:
             self._timed_out = False
+            if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and self._oom_kills is not None:
+                self._out_of_memory = self._oom_kills() > self._oom_kills_before
         self._stop_clock()
         if self.input is not None:
             self.input.close()
@@ -379,7 +393,11 @@ class Command:
         streams = {output.name: output.result() for output in self.outputs}
         signalled = self._status is not None and os.WIFSIGNALED(self._status)
         number = os.WTERMSIG(self._status) if self._status is not None and signalled else None
-        ended: types.Ended = "timedOut" if self._timed_out else "signalled" if signalled else "exited"
+        ended: types.Ended = "exited"
+        if self._timed_out:
+            ended = "timedOut"
+        elif signalled:
+            ended = "outOfMemory" if self._out_of_memory else "signalled"
         return result(
             ended=ended,
             exit_code=os.WEXITSTATUS(self._status) if self._status is not None and ended == "exited" else None,
@@ -406,8 +424,12 @@ class Command:
             output.forget()
 
 
-def open_pipes(with_input: bool) -> Descriptors:  # noqa: FBT001
+def open_pipes(with_input: bool, owner: int | None = None) -> Descriptors:  # noqa: FBT001
     """Our ends by name, and those of the command in the order of the init's message.
+
+    Args:
+        with_input: Whether there is one for its input.
+        owner: Whose they are, where that is not this user.
 
     Raises:
         OSError: There are no descriptors left.
@@ -420,6 +442,8 @@ def open_pipes(with_input: bool) -> Descriptors:  # noqa: FBT001
             read, write = os.pipe()
             ours.append((name, write if name == "stdin" else read))
             theirs.append(read if name == "stdin" else write)
+            if owner is not None:
+                os.fchown(write, owner, owner)
     except OSError:
         for fd in (*theirs, *(fd for _, fd in ours)):
             os.close(fd)
@@ -427,13 +451,17 @@ def open_pipes(with_input: bool) -> Descriptors:  # noqa: FBT001
     return ours, tuple(theirs)
 
 
-def open_terminal(size: types.PtySize) -> Descriptors:
+def open_terminal(size: types.PtySize, sides: tuple[int, int] | None = None) -> Descriptors:
     """A terminal of this size: our side twice, for output and for input, and the command's.
+
+    Args:
+        size: The size.
+        sides: One that was made already; None makes one of this machine's.
 
     Raises:
         OSError: There are no terminals or descriptors left.
     """
-    ours, theirs = os.openpty()
+    ours, theirs = sides or os.openpty()
     try:
         set_size(ours, size)
         return [("pty", ours), ("stdin", os.dup(ours))], (theirs,)

@@ -7,6 +7,8 @@ import os
 
 from sandport_sdk.v1 import errors, pack
 
+from .cgroups import CgroupUnavailable
+
 _EXHAUSTED = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT})
 """What the machine or the user has too little of; later there may be more."""
 
@@ -55,6 +57,14 @@ def sandbox_failed(error: OSError, *, dispatched: errors.Dispatched) -> errors.W
     if error.errno in _EXHAUSTED:
         return errors.QuotaExceeded(f"this machine has no room for it now: {error}", dispatched=dispatched)
     return errors.Unavailable(f"the sandbox's folder cannot be used: {error}", dispatched=dispatched)
+
+
+def limit_failed(error: CgroupUnavailable) -> errors.WireError:
+    """Why a limit that was asked for cannot be had."""
+    return errors.NotSupported(
+        f"the limits cannot be kept here: {error.reason}",
+        dispatched="no",
+    )
 
 
 def _text(name: bytes) -> str:

@@ -1,12 +1,10 @@
-"""Starting the init of a sandbox, and knowing when it has ended.
-
-Isolation has its place here: what is spawned is the one thing that a boundary changes.
-"""
+"""Starting the init of a sandbox, or the keeper of one that is isolated, and knowing when it has ended."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -14,29 +12,58 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .channel import set_if_waiting
+from . import bubblewrap
+from .channel import carry, set_if_waiting
 from .init import LISTENER_FD
+from .keeper import PLAN_FD
 from .places import INIT_TOKEN, Identity
 from .proc import freeze_and_kill, read_stat
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Iterator
 
+    from .bubblewrap import Boundary, Machine
     from .places import Place, Record
 
 
 PACKAGE = Path(__file__).parent
 
 
-def program(module: str, *, root: str | Path = PACKAGE.parent) -> list[str]:
+def program(module: str, *, root: str | Path = PACKAGE.parent, first: str = "") -> list[str]:
     """The arguments that run a small program of ours, with nothing but the standard library and this package.
 
     Args:
         module: Its module in this package; it has a `main` that takes the arguments which follow these.
         root: The directory of this package, where it runs.
+        first: A statement to begin with.
     """
     start = f"import sys; sys.path.append({os.fspath(root)!r}); from {__package__}.{module} import main"
-    return ["-I", "-S", "-E", "-B", "-c", f"{start}; sys.exit(main(sys.argv[1:]))"]
+    words = f"{first}; {start}" if first else start
+    return ["-I", "-S", "-E", "-B", "-c", f"{words}; sys.exit(main(sys.argv[1:]))"]
+
+
+@contextlib.contextmanager
+def plan_of(
+    boundary: Boundary, machine: Machine, *, command: list[str], cgroup: str, folders: bool = True
+) -> Iterator[int]:
+    """A descriptor with what a keeper is to start; see `keeper.Plan`.
+
+    Raises:
+        OSError: There is no descriptor or no memory left.
+    """
+    processes = None if boundary.pids is None else boundary.pids + bubblewrap.RESERVE_PIDS
+    numbers = ("" if number is None else str(number) for number in (boundary.open_files, processes))
+    uid = "" if boundary.uid is None else str(boundary.uid)
+    words = [machine.bwrap, uid, cgroup, *numbers, str(len(command)), *command]
+    text = b"\0".join(
+        [*map(os.fsencode, words), bubblewrap.encode(bubblewrap.steps(boundary, machine, folders=folders))]
+    )
+    fd = carry(text)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 _EVERY_SIGNAL = [n for n in signal.valid_signals() if n not in (signal.SIGKILL, signal.SIGSTOP)]
@@ -55,18 +82,39 @@ def spawn_init(place: Place, record: Record, listener: socket.socket, *, grace_m
     Raises:
         OSError: It cannot be started.
     """
+    words = (str(place.path), str(record.expires_at_ms), str(grace_ms), str(int(kept)))
+    return _spawn("init", words, place, record, {LISTENER_FD: listener.fileno()})
+
+
+def spawn_keeper(
+    place: Place, record: Record, listener: socket.socket, machine: Machine, *, grace_ms: int, kept: bool = False
+) -> int:
+    """Start the keeper of an isolated sandbox; as `spawn_init`.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    assert record.boundary is not None
+    command = [machine.python, *program("init", root=bubblewrap.CODE), "--inside"]
+    cgroup = place.sandbox_id if record.boundary.in_cgroup else ""
+    words = (str(place.path), str(record.expires_at_ms), str(grace_ms), str(int(kept)))
+    with plan_of(record.boundary, machine, command=command, cgroup=cgroup) as plan:
+        return _spawn("keeper", words, place, record, {LISTENER_FD: listener.fileno(), PLAN_FD: plan})
+
+
+def _spawn(module: str, words: tuple[str, ...], place: Place, record: Record, fds: dict[int, int]) -> int:
     log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    # Each is first moved to where no other one is to come, so that none is written over before its turn.
+    moved: list[int] = []
     try:
+        moved += (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(fds) + 1) for fd in fds.values())
         return os.posix_spawn(
             sys.executable,
-            [
-                *(sys.executable, *program("init")),
-                *(str(place.path), str(record.expires_at_ms), str(grace_ms), str(int(kept))),
-            ],
+            [sys.executable, *program(module), *words],
             {INIT_TOKEN: record.token, "LANG": "C.UTF-8"},
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, log, 2),
-                (os.POSIX_SPAWN_DUP2, listener.fileno(), LISTENER_FD),
+                *((os.POSIX_SPAWN_DUP2, fd, number) for number, fd in zip(fds, moved, strict=True)),
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
             ],
@@ -75,7 +123,8 @@ def spawn_init(place: Place, record: Record, listener: socket.socket, *, grace_m
             setsigdef=_EVERY_SIGNAL,
         )
     finally:
-        os.close(log)
+        for fd in (log, *moved):
+            os.close(fd)
 
 
 class InitProcess:
@@ -89,6 +138,8 @@ class InitProcess:
         """
         self.pid = pid
         self.ended = False
+        self.exit_code: int | None = None
+        """How it ended, where this process has started it."""
         self._fd = os.pidfd_open(pid)
         self._loop = loop
         self._waiting: list[asyncio.Future[None]] = []
@@ -130,7 +181,10 @@ class InitProcess:
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):  # Another worker's child is not ours to reap.
-            self.ended = os.waitpid(self.pid, os.WNOHANG)[0] == self.pid or self.ended
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid == self.pid:
+                self.ended = True
+                self.exit_code = os.waitstatus_to_exitcode(status)
 
     def runs(self) -> bool:
         """Whether it has not ended yet, by the kernel's word of this moment."""
@@ -166,10 +220,11 @@ class InitProcess:
             freeze_and_kill([found])
 
     def kill_child(self) -> None:
-        """Kill and reap an init that this process has started, at once."""
-        self.send_signal(signal.SIGKILL)
+        """Kill and reap an init that this process has started, with everything below it, at once."""
+        self.kill_tree()
         if not self.ended:
-            os.waitpid(self.pid, 0)
+            with contextlib.suppress(ChildProcessError):  # The loop has reaped it just now.
+                self.exit_code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
             self.ended = True
         self.close()
 

@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Literal
 
 from sandport_sdk.v1 import errors
 
-from .channel import ChannelClosed
-from .errors import sandbox_failed
+from .cgroups import Cgroup, CgroupUnavailable
+from .errors import limit_failed, sandbox_failed
 from .launch import InitProcess
-from .sandbox import ANNOUNCE_S, END_S, PAUSE_S, Sandbox
+from .machine import NoBubblewrap
+from .sandbox import ANNOUNCE_S, END_S, PAUSE_S, NotUp, Sandbox
 from .survivors import sweep
 
 if TYPE_CHECKING:
-    from .places import Place
+    from .bubblewrap import Boundary
+    from .isolation import Isolation
+    from .places import Place, Record
 
 LOCK_S = END_S + 10.0
 """What another worker gets that starts an init, or ends one and removes what it has left."""
@@ -39,56 +42,63 @@ async def create(
     ttl_ms: int,
     grace_ms: int,
     credit_bytes: int,
+    isolation: Isolation,
     keep: bool = False,
+    boundary: Boundary | None = None,
 ) -> Sandbox:
     """Make a sandbox; whatever goes wrong, and wherever it is cut, nothing of it is left.
 
     Raises:
         InvalidParams: The id was used before.
+        NotSupported: A limit of the boundary cannot be had.
+        NotUp: Its init did not come up.
         WireError: The machine does not let us.
     """
     try:
-        return await _create(loop, place, store_id, ttl_ms, grace_ms=grace_ms, credit_bytes=credit_bytes, keep=keep)
-    finally:
-        place.release()
-
-
-async def _create(
-    loop: asyncio.AbstractEventLoop,
-    place: Place,
-    store_id: str,
-    ttl_ms: int,
-    *,
-    grace_ms: int,
-    credit_bytes: int,
-    keep: bool,
-) -> Sandbox:
-    try:
         place.reserve()
-        record = place.create(store_id=store_id, isolation="none", ttl_ms=ttl_ms, keep=keep)
+        record = place.create(store_id=store_id, ttl_ms=ttl_ms, keep=keep, boundary=boundary)
     except FileExistsError:
+        place.release()
         raise errors.InvalidParams(
             f"there is a sandbox {place.sandbox_id} already; an id serves one create",
             detail=errors.Detail(field="sandboxId"),
             dispatched="no",
         ) from None
     except OSError as error:
+        place.release()
         raise sandbox_failed(error, dispatched="no") from error
+    try:
+        return await _start(loop, place, record, isolation, grace_ms=grace_ms, credit_bytes=credit_bytes)
+    finally:
+        place.release()
+
+
+async def _start(
+    loop: asyncio.AbstractEventLoop,
+    place: Place,
+    record: Record,
+    isolation: Isolation,
+    *,
+    grace_ms: int,
+    credit_bytes: int,
+) -> Sandbox:
+    """Start the init of a sandbox whose folder was just made; where that fails, the folder goes."""
     sandbox = Sandbox(loop, place, record, credit_bytes=credit_bytes)
     lock = None
     try:
         lock = place.lock()
         if lock is None or place.read_record() != record:
             raise FileNotFoundError(errno.ENOENT, "the sandbox is destroyed while it is made", str(place.path))
-        await sandbox.start_init(grace_ms=grace_ms)
+        machine = await isolation.machine() if record.boundary is not None else None
+        await sandbox.start_init(machine, grace_ms=grace_ms)
     except BaseException as error:
-        said = place.log_tail()
         sandbox.close()
+        _discard_cgroup(record, place.sandbox_id)
         place.remove()
         if isinstance(error, OSError):
             raise sandbox_failed(error, dispatched="no") from error
-        if isinstance(error, ChannelClosed):
-            raise errors.Unavailable(f"the sandbox's init did not come up: {error}; {said}", dispatched="no") from error
+        if isinstance(error, CgroupUnavailable):
+            raise limit_failed(error) from error
         raise
     finally:
         if lock is not None:
@@ -97,7 +107,13 @@ async def _create(
 
 
 async def attach(
-    loop: asyncio.AbstractEventLoop, place: Place, *, grace_ms: int, credit_bytes: int, keep: bool | None = None
+    loop: asyncio.AbstractEventLoop,
+    place: Place,
+    *,
+    grace_ms: int,
+    credit_bytes: int,
+    isolation: Isolation,
+    keep: bool | None = None,
 ) -> tuple[State, Sandbox | None]:
     """Open a sandbox that is there; where its init was killed, end what that left and start another.
 
@@ -105,15 +121,34 @@ async def attach(
         WireError: The machine does not let us; the sandbox is as it was.
     """
     try:
-        return await _attach(loop, place, grace_ms=grace_ms, credit_bytes=credit_bytes, keep=keep)
-    except ChannelClosed as error:
-        raise errors.Unavailable(f"the sandbox's init did not come up: {error}; {place.log_tail()}") from error
+        return await _attach(loop, place, isolation, grace_ms=grace_ms, credit_bytes=credit_bytes, keep=keep)
+    except NotUp as error:
+        obstacle = None if error.isolated else await isolation.obstacle()
+        raise not_up(error, obstacle) from error
+    except NoBubblewrap as error:
+        raise errors.Unavailable(
+            f"the sandbox is isolated, and cannot be any more: {error}", dispatched="no"
+        ) from error
+    except CgroupUnavailable as error:
+        raise limit_failed(error) from error
     except OSError as error:
         raise sandbox_failed(error, dispatched="no") from error
 
 
+def not_up(error: NotUp, obstacle: str | None) -> errors.WireError:
+    """What to answer where an init did not come up; `obstacle` is why there is no isolation, where that is why."""
+    why = f"the sandbox cannot be isolated: {obstacle}" if obstacle else f"the sandbox's init did not come up: {error}"
+    return errors.Unavailable(why, dispatched="no")
+
+
 async def _attach(
-    loop: asyncio.AbstractEventLoop, place: Place, *, grace_ms: int, credit_bytes: int, keep: bool | None
+    loop: asyncio.AbstractEventLoop,
+    place: Place,
+    isolation: Isolation,
+    *,
+    grace_ms: int,
+    credit_bytes: int,
+    keep: bool | None,
 ) -> tuple[State, Sandbox | None]:
     record = place.read_record()
     if record is not None:
@@ -142,7 +177,8 @@ async def _attach(
         if keep is not None and keep != record.keep:
             sandbox.record = record._replace(keep=keep)
             place.write_record(sandbox.record)
-        await sandbox.start_init(grace_ms=grace_ms, revived=True)
+        machine = await isolation.machine() if record.boundary is not None else None
+        await sandbox.start_init(machine, grace_ms=grace_ms, revived=True)
     finally:
         os.close(lock)
     sandbox.lost_processes = True
@@ -225,7 +261,18 @@ async def _remove(loop: asyncio.AbstractEventLoop, place: Place, *, grace_ms: in
         left = await asyncio.to_thread(sweep, place, inits=True)
         if left:
             raise errors.Unavailable(f"these processes of the sandbox do not end: {left}", dispatched="yes")
+        await asyncio.to_thread(_discard_cgroup, record, place.sandbox_id)
         await asyncio.to_thread(place.remove)
+
+
+def _discard_cgroup(record: Record | None, name: str) -> None:
+    """Remove the cgroup that a sandbox has or, where its record is gone, may have.
+
+    Raises:
+        OSError: Something in it does not end.
+    """
+    if record is None or (record.boundary is not None and record.boundary.in_cgroup):
+        Cgroup.discard(name)
 
 
 async def _end_of(init: InitProcess | None, place: Place) -> None:

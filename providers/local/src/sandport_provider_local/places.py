@@ -31,9 +31,10 @@ import secrets
 import socket
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .proc import boot_id, has_variable, read_stat
+from .bubblewrap import Boundary
+from .proc import Stat, boot_id, has_variable, read_stat
 from .removal import remove_tree
 from .term import IDENTITY, RECORD, write_whole
 
@@ -56,11 +57,34 @@ class Record(NamedTuple):
     token: str
     """Opens the init's socket, and is in the init's environment."""
     isolation: str
-    """What is around it: `none`."""
+    """What is around it: `none` or `bubblewrap`."""
     created_at_ms: int
     expires_at_ms: int
     keep: bool = False
     """Whether it outlives its workers."""
+    boundary: Boundary | None = None
+    """What it is isolated by; None: nothing isolates it."""
+
+    @classmethod
+    def of(cls, said: dict[str, Any]) -> Record:
+        """The record that was written as this.
+
+        Raises:
+            TypeError: It was not.
+            ValueError: Likewise.
+        """
+        values = {name: value for name, value in said.items() if name in cls._fields}
+        if (boundary := values.get("boundary")) is not None:
+            values["boundary"] = Boundary(**{**boundary, "expose": tuple(boundary["expose"])})
+        record = cls(**values)
+        if (record.boundary is None) != (record.isolation == "none"):
+            raise ValueError("it does not say what isolates it")
+        return record
+
+    def to_json(self) -> str:
+        """The text of it."""
+        boundary = self.boundary._asdict() if self.boundary is not None else None
+        return json.dumps({**self._asdict(), "boundary": boundary})
 
 
 class Identity(NamedTuple):
@@ -69,6 +93,14 @@ class Identity(NamedTuple):
     pid: int
     start_ticks: int
     boot_id: str
+    inside_pid: int = 0
+    """PID 1 of an isolated sandbox, as it is numbered here; 0: there is none."""
+    inside_start_ticks: int = 0
+
+    def inside(self) -> Stat | None:
+        """PID 1 of an isolated sandbox, while it runs."""
+        found = read_stat(self.inside_pid) if self.inside_pid and self.boot_id == boot_id() else None
+        return found if found is not None and found.live and found.start_ticks == self.inside_start_ticks else None
 
     def is_alive(self, token: str | None) -> bool:
         """Whether the init still runs as this process, the init of this token where one is known."""
@@ -116,19 +148,23 @@ class Place:
         while self._spare:
             os.close(self._spare.pop())
 
-    def create(self, *, store_id: str, isolation: str, ttl_ms: int, keep: bool = False) -> Record:
-        """Make the folder and its record.
+    def create(self, *, store_id: str, ttl_ms: int, keep: bool = False, boundary: Boundary | None = None) -> Record:
+        """Make the folder and its record; the sandbox's own directories belong to its own user, where it has one.
 
         Raises:
             FileExistsError: The id was used before.
             OSError: The folder cannot be made; nothing of it is left.
         """
         now_ms = time.time_ns() // 1_000_000
-        record = Record(self.sandbox_id, store_id, secrets.token_hex(16), isolation, now_ms, now_ms + ttl_ms, keep)
+        isolation = "none" if boundary is None else "bubblewrap"
+        token = secrets.token_hex(16)
+        record = Record(self.sandbox_id, store_id, token, isolation, now_ms, now_ms + ttl_ms, keep, boundary)
         self.path.mkdir(0o700)
         try:
-            self.working_directory.mkdir(0o700)
-            self.temporary.mkdir(0o700)
+            for folder in (self.working_directory, self.temporary):
+                folder.mkdir(0o700)
+                if boundary is not None and boundary.uid is not None:
+                    os.chown(folder, boundary.uid, boundary.uid)
             self.write_record(record)
         except BaseException:
             self.remove()
@@ -141,22 +177,23 @@ class Place:
         Raises:
             OSError: It cannot be written.
         """
-        write_whole(os.fspath(self.path / RECORD), json.dumps(record._asdict()))
+        write_whole(os.fspath(self.path / RECORD), record.to_json())
 
     def read_record(self) -> Record | None:
         """The record; None where there is none, or none that we can read."""
         try:
             said = json.loads((self.path / RECORD).read_bytes())
-            return Record(**{name: value for name, value in said.items() if name in Record._fields})
-        except (FileNotFoundError, NotADirectoryError, AttributeError, TypeError, ValueError):
+            return Record.of(said)
+        except (FileNotFoundError, NotADirectoryError, AttributeError, KeyError, TypeError, ValueError):
             return None
 
     def read_identity(self) -> Identity | None:
         """Which process the init is or was; None where it did not come to say so."""
         try:
             said = json.loads((self.path / IDENTITY).read_bytes())
-            return Identity(int(said["pid"]), int(said["startTicks"]), str(said["bootId"]))
-        except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, ValueError):
+            inside = int(said.get("insidePid", 0)), int(said.get("insideStartTicks", 0))
+            return Identity(int(said["pid"]), int(said["startTicks"]), str(said["bootId"]), *inside)
+        except (FileNotFoundError, NotADirectoryError, AttributeError, KeyError, TypeError, ValueError):
             return None
 
     def log_tail(self, size_bytes: int = 2000) -> str:

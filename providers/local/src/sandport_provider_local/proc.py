@@ -51,6 +51,12 @@ def read_stat(pid: int) -> Stat | None:
     return Stat(pid, text) if text else None
 
 
+def user_of(pid: int) -> int | None:
+    """Whose process this is. Its files do not tell: those of one that hides belong to root."""
+    lines = read_file(f"/proc/{pid}/status").split(b"\n")
+    return next((int(line.split()[1]) for line in lines if line.startswith(b"Uid:")), None)
+
+
 def has_variable(pid: int, assignment: bytes) -> bool:
     """Whether the process was started with exactly this `NAME=value` (and has not hidden it)."""
     return assignment in read_file(f"/proc/{pid}/environ").split(b"\0")

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 from sandport_sdk.v1 import Capabilities, Provider, errors, types
 
-from . import lifetime
+from . import lifetime, machine
+from .bubblewrap import Boundary
+from .cgroups import why_not
 from .config import LocalConfig
 from .errors import sandbox_failed
+from .isolation import Isolation
 from .places import Place, scan
-from .sandbox import NOTE, SHELL, handle_of
+from .sandbox import NOTE, SHELL, NotUp, handle_of
 
 if TYPE_CHECKING:
     from sandport_sdk.v1 import Call, Session
@@ -32,20 +35,21 @@ GONE_KEPT = 1024
 
 
 class LocalProvider(Provider):
-    """Sandboxes that are a directory and its processes, each under an init of its own."""
+    """Sandboxes that are a directory and its processes, isolated by bubblewrap, each under an init of its own."""
 
     name = "local"
     version = "0.1.0"
     display_name = "This machine"
     Config = LocalConfig
     capabilities = Capabilities(
-        kill="tree", expiry="agent", attach="none", pty=True, user=False, egress=("all",), create_settle_ms=0
+        kill="tree", expiry="agent", attach="none", pty=True, user=False, egress=("all", "none"), create_settle_ms=0
     )
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._sandboxes: dict[str, Sandbox] = {}
         self._gone: dict[str, None] = {}
+        self._isolation = Isolation()
         self._output_limit_bytes = max(0, session.limits.frame_bytes - FRAME_MARGIN_BYTES) * 3 // 8
         """Both streams of a result, in base64, must fit in one frame."""
 
@@ -58,7 +62,8 @@ class LocalProvider(Provider):
 
     async def probe(self, params: types.ProbeParams, call: Call) -> types.ProbeResult:
         """Look at what a sandbox needs of this machine. Repeat: looks again. Cancel: nothing."""
-        required = self.config_of(params).isolation == "require"
+        config: LocalConfig = self.config_of(params)
+        config.check(self.session.state_dir)
         return types.ProbeResult(
             checks=(
                 types.ProbeCheck(
@@ -68,9 +73,31 @@ class LocalProvider(Provider):
                 ),
                 types.ProbeCheck(name="shell", ok=os.access(SHELL, os.X_OK), detail=os.fsdecode(SHELL)),
                 types.ProbeCheck(name="python", ok=os.access(sys.executable, os.X_OK), detail=sys.executable),
-                types.ProbeCheck(name="isolation", ok=not required, detail=f"none: {NOTE}"),
+                await self._check_isolation(config),
+                _check_limits(config),
             )
         )
+
+    async def validate_config(self, params: types.ValidateConfigParams, call: Call) -> types.ValidateConfigResult:
+        """Answer the config with its defaults filled in, or what is wrong with it. Repeat: again. Cancel: nothing."""
+        answer = await super().validate_config(params, call)
+        if answer.issues:
+            return answer
+        try:
+            self.config_of(params).check(self.session.state_dir)
+        except errors.ConfigInvalid as error:
+            field = error.detail.field if error.detail is not None and error.detail.field is not None else "config"
+            message = error.message.removeprefix(f"{field}: ")
+            return types.ValidateConfigResult(issues=(types.Issue(field=field, message=message),))
+        return answer
+
+    async def _check_isolation(self, config: LocalConfig) -> types.ProbeCheck:
+        if config.isolation == "none":
+            return types.ProbeCheck(name="isolation", ok=True, detail=f"switched off: {NOTE}")
+        obstacle = await self._isolation.obstacle()
+        if obstacle is None:
+            return types.ProbeCheck(name="isolation", ok=True, detail="bubblewrap")
+        return types.ProbeCheck(name="isolation", ok=config.isolation == "prefer", detail=f"{obstacle}. So {NOTE}")
 
     # ------------------------------------------------------------ leases
 
@@ -80,31 +107,80 @@ class LocalProvider(Provider):
         Repeat: refused, an id serves one create. Cancel: what was made is removed.
         """
         call.dispatched = "no"
-        self.config_of(params).check()
-        if params.egress is not None and params.egress.mode != "all":
+        config: LocalConfig = self.config_of(params)
+        config.check(self.session.state_dir)
+        if params.egress is not None and params.egress.mode not in self.capabilities.egress:
             raise errors.NotSupported(
-                f"egress {params.egress.mode!r} cannot be enforced without isolation; only 'all' can be granted",
+                f"egress {params.egress.mode!r} cannot be enforced here; only 'all' and 'none' can be granted",
                 detail=errors.Detail(field="egress.mode"),
                 dispatched="no",
             )
-        sandbox = await lifetime.create(
+        try:
+            sandbox = await self._create_isolated(params, config) if config.isolation != "none" else None
+        except OSError as error:
+            raise sandbox_failed(error, dispatched="no") from error
+        if sandbox is None:
+            obstacle = self._isolation.hopeless if config.isolation != "none" else None
+            _refuse_what_takes_isolation(params, config, obstacle)
+            try:
+                sandbox = await self._create(params, None)
+            except NotUp as error:
+                raise lifetime.not_up(error, None) from error
+            if obstacle is not None:
+                sandbox.notes = (f"{NOTE}, since {obstacle}",)
+        self._sandboxes[params.sandbox_id] = sandbox
+        return sandbox.lease()
+
+    async def _create_isolated(self, params: types.AcquireLeaseParams, config: LocalConfig) -> Sandbox | None:
+        """An isolated sandbox; None where that cannot be had, which `Isolation.hopeless` then explains.
+
+        It is not tried before: that would cost every first sandbox of a worker as much again as its start.
+        """
+        if self._isolation.hopeless is not None:
+            return None
+        try:
+            await self._isolation.machine()
+            uid = machine.new_uid()
+        except (machine.NoBubblewrap, machine.NoIds):
+            await self._isolation.obstacle()
+            return None
+        network = config.network if params.egress is None else params.egress.mode == "all"
+        boundary = Boundary(
+            uid=uid,
+            network=network,
+            expose=config.expose,
+            memory_bytes=config.memory_bytes,
+            pids=config.pids,
+            cpus=config.cpus,
+            open_files=config.open_files,
+        )
+        try:
+            return await self._create(params, boundary)
+        except NotUp as error:
+            if error.isolated or await self._isolation.obstacle() is None:
+                raise lifetime.not_up(error, None) from error
+            return None
+
+    async def _create(self, params: types.AcquireLeaseParams, boundary: Boundary | None) -> Sandbox:
+        return await lifetime.create(
             asyncio.get_running_loop(),
             Place(self.session.state_dir, params.sandbox_id),
             store_id=self.session.store_id,
             ttl_ms=params.ttl_ms,
             grace_ms=self.session.limits.orphan_grace_ms,
             credit_bytes=self.session.limits.credit_bytes,
+            isolation=self._isolation,
             keep=params.keep,
+            boundary=boundary,
         )
-        self._sandboxes[params.sandbox_id] = sandbox
-        return sandbox.lease()
 
     async def attach_lease(self, params: types.AttachLeaseParams, call: Call) -> types.AttachLeaseResult:
         """Open a sandbox of another worker, or of this one; the others stay attached to it.
 
         Repeat: the same sandbox. Cancel: the sandbox stays as it was, but for an init that was started anew.
         """
-        self.config_of(params).check()
+        config: LocalConfig = self.config_of(params)
+        config.check(self.session.state_dir)
         if params.handle != handle_of(params.sandbox_id):
             raise errors.InvalidParams(
                 f"{params.handle!r} is no handle of {params.sandbox_id}",
@@ -118,11 +194,20 @@ class LocalProvider(Provider):
                     return types.AttachLeaseResult(state="attached", lease=known.lease())
             except OSError as error:
                 raise sandbox_failed(error, dispatched="no") from error
+        place = Place(self.session.state_dir, params.sandbox_id)
+        record = place.read_record()
+        if config.isolation == "require" and record is not None and record.boundary is None:
+            raise errors.NotSupported(
+                "the config requires isolation, and nothing isolates this sandbox: it was made without",
+                detail=errors.Detail(field="config.isolation"),
+                dispatched="no",
+            )
         state, sandbox = await lifetime.attach(
             asyncio.get_running_loop(),
-            Place(self.session.state_dir, params.sandbox_id),
+            place,
             grace_ms=self.session.limits.orphan_grace_ms,
             credit_bytes=self.session.limits.credit_bytes,
+            isolation=self._isolation,
             keep=params.keep,
         )
         if sandbox is None:
@@ -217,19 +302,21 @@ class LocalProvider(Provider):
         """Start a command and come back. Repeat: refused while the id is known. Cancel: ends it."""
         sandbox = self._sandbox(params.sandbox_id)
         if params.process_id in sandbox.processes:
-            raise errors.InvalidParams(
-                f"there is a process {params.process_id!r} already",
-                detail=errors.Detail(field="processId"),
-                dispatched="no",
-            )
+            raise _known_already(params.process_id)
         if params.pty is not None:
             check_size(params.pty)
         plan = sandbox.plan(params, terminal=params.pty is not None)
+        terminal = await sandbox.open_terminal() if params.pty is not None else None
+        if params.process_id in sandbox.processes:
+            for fd in terminal or ():
+                os.close(fd)
+            raise _known_already(params.process_id)
         command = sandbox.run(
             plan,
             kind="process",
             stdin=None if params.stdin else b"",
             pty=params.pty,
+            terminal=terminal,
             timeout_ms=params.timeout_ms,
         )
         sandbox.add_process(params.process_id, command)
@@ -306,6 +393,38 @@ class LocalProvider(Provider):
         sandbox = self._sandboxes.pop(sandbox_id, None)
         if sandbox is not None:
             sandbox.close()
+
+
+def _known_already(process_id: str) -> errors.WireError:
+    return errors.InvalidParams(
+        f"there is a process {process_id!r} already", detail=errors.Detail(field="processId"), dispatched="no"
+    )
+
+
+def _refuse_what_takes_isolation(params: types.AcquireLeaseParams, config: LocalConfig, obstacle: str | None) -> None:
+    """Refuse what cannot be kept without isolation, before anything is made.
+
+    Raises:
+        NotSupported: The config requires isolation or a limit, or the grant is one that takes isolation.
+    """
+    why = "isolation is switched off in the config" if obstacle is None else obstacle
+    refused = None
+    if config.isolation == "require":
+        refused = "config.isolation", "the sandbox cannot be isolated"
+    elif params.egress is not None and params.egress.mode != "all":
+        refused = "egress.mode", f"egress {params.egress.mode!r} cannot be enforced without isolation"
+    elif config.limits:
+        refused = f"config.{config.limits[0]}", f"{' and '.join(config.limits)} cannot be kept without isolation"
+    if refused is not None:
+        field, what = refused
+        raise errors.NotSupported(f"{what}: {why}", detail=errors.Detail(field=field), dispatched="no")
+
+
+def _check_limits(config: LocalConfig) -> types.ProbeCheck:
+    names = {"memory_bytes": "memory", "pids": "pids", "cpus": "cpu"}
+    wanted = [names[limit] for limit in config.limits if limit in names]
+    why = why_not(wanted or tuple(names.values()))
+    return types.ProbeCheck(name="limits", ok=why is None or not wanted, detail=why or "cgroups")
 
 
 def check_size(size: types.PtySize) -> None:

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING
 
 from sandport_sdk.v1 import errors, pack, types, unpack
 
+from .bubblewrap import RESERVE_PIDS, TEMPORARY, UID, USER, WORKING_DIRECTORY
+from .cgroups import Cgroup, read_counter
 from .channel import HELLO_S, Channel, ChannelClosed
 from .command import Command, Kind, Plan
 from .errors import sandbox_failed
-from .launch import InitProcess, spawn_init
+from .keeper import NOT_ISOLATED, START_S
+from .launch import InitProcess, spawn_init, spawn_keeper
 from .places import Identity
 from .proc import boot_id
 from .streams import HeldOpen
@@ -28,6 +31,7 @@ from .survivors import PROCESS, SANDBOX_ID, sweep
 if TYPE_CHECKING:
     import socket
 
+    from .bubblewrap import Boundary, Machine
     from .places import Place, Record
 
 _log = logging.getLogger("sandport_provider_local")
@@ -48,6 +52,18 @@ PAUSE_S = 0.01
 NOTE = "nothing isolates this sandbox: its commands can do whatever this user can do on this machine"
 
 
+class NotUp(Exception):
+    """An init did not come up; nothing of it runs.
+
+    Attributes:
+        isolated: False where what failed was the isolation itself, or may have been.
+    """
+
+    def __init__(self, why: str, *, isolated: bool) -> None:
+        super().__init__(why)
+        self.isolated = isolated
+
+
 class Process:
     """A command that has an id, and who follows it."""
 
@@ -66,6 +82,7 @@ class Sandbox:
         record: What it is.
         processes: What `startProcess` has started, in that order.
         lost_processes: Whether running commands were lost, with the worker or the init before.
+        notes: What people should know of it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, place: Place, record: Record, *, credit_bytes: int) -> None:
@@ -77,31 +94,41 @@ class Sandbox:
         self._credit_bytes = credit_bytes
         self._held = HeldOpen(loop)
         self._running: set[Command] = set()
-        self._variables = variables_of(place)
+        self._variables = variables_of(place, isolated=record.boundary is not None)
+        self._oom_counter: int | None = None
+        self.notes: tuple[str, ...] = () if record.boundary is not None else (NOTE,)
         self._channel: Channel | None = None
         self._init: InitProcess | None = None
         self._sweeping: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------ the init
 
-    async def start_init(self, *, grace_ms: int, revived: bool = False) -> None:
+    async def start_init(self, machine: Machine | None, *, grace_ms: int, revived: bool = False) -> None:
         """Start an init in the sandbox's place and connect to it; only for who holds the place's lock.
 
         Args:
+            machine: What an isolated sandbox is shown; None for one without isolation.
             grace_ms: After so long without a worker it ends.
             revived: Whether a kept sandbox stays even should this worker die at once. One that is just being made
                 does not: nobody was told of it.
 
         Raises:
             OSError: It cannot be started.
-            ChannelClosed: It did not come up; nothing of it runs.
+            CgroupUnavailable: A limit cannot be had; nothing of it runs.
+            NotUp: It did not come up.
         """
+        boundary = self.record.boundary
+        if boundary is not None and boundary.in_cgroup:
+            await asyncio.to_thread(make_cgroup, self.place.sandbox_id, boundary)
         listener = self.place.listen()
         try:
             connected = self.place.connect()  # It waits in the listener's queue until the init takes it.
             try:
                 kept = revived and self.record.keep
-                pid = spawn_init(self.place, self.record, listener, grace_ms=grace_ms, kept=kept)
+                if machine is None:
+                    pid = spawn_init(self.place, self.record, listener, grace_ms=grace_ms, kept=kept)
+                else:
+                    pid = spawn_keeper(self.place, self.record, listener, machine, grace_ms=grace_ms, kept=kept)
                 self._init = InitProcess.of_child(self._loop, pid)
             except BaseException:
                 connected.close()
@@ -109,13 +136,26 @@ class Sandbox:
         finally:
             listener.close()
         try:
-            channel = await self._open(connected, grace_ms)
+            channel = await self._open(connected, grace_ms, hello_s=START_S)
             if self.record.keep and not kept:
                 await channel.keep(True)
+        except ChannelClosed as error:
+            await self._init.wait(ANNOUNCE_S)  # It says by how it ends whether it could not be isolated.
+            self._give_up(self._init)
+            isolated = machine is None or self._init.exit_code != NOT_ISOLATED
+            raise NotUp(f"{error}; {self.place.log_tail()}", isolated=isolated) from error
         except BaseException:
-            self._init.kill_child()
-            self.close()
+            self._give_up(self._init)
             raise
+
+    def _give_up(self, init: InitProcess) -> None:
+        """End an init that did not come up."""
+        init.kill_child()
+        self.close()
+        if self.record.boundary is not None:
+            sweep(self.place, inits=True)
+            if self.record.boundary.in_cgroup:
+                Cgroup.discard(self.place.sandbox_id)
 
     async def connect(self, *, grace_ms: int, keep: bool | None = None) -> bool:
         """Connect to the init that is there; False where none listens or answers.
@@ -173,13 +213,16 @@ class Sandbox:
                     raise
             await asyncio.sleep(PAUSE_S)
 
-    async def _open(self, connected: socket.socket, grace_ms: int) -> Channel:
+    async def _open(self, connected: socket.socket, grace_ms: int, *, hello_s: float | None = None) -> Channel:
         channel = Channel(self._loop, connected)
         try:
-            await channel.hello(self.record.token, grace_ms)
+            await channel.hello(self.record.token, grace_ms, timeout_s=hello_s)
         except BaseException:
             channel.close()
             raise
+        if self.record.boundary is not None and self.record.boundary.memory_bytes is not None:
+            with contextlib.suppress(OSError):  # It ends just now; the channel tells.
+                self._oom_counter = Cgroup.open(self.place.sandbox_id).open_counter()
         self._channel = channel
         self.lost_processes = channel.lost_commands
         channel.on_close = self._on_channel_end
@@ -234,6 +277,9 @@ class Sandbox:
             self._init.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
+        if self._oom_counter is not None:
+            os.close(self._oom_counter)
+            self._oom_counter = None
         self._held.close()
 
     # ------------------------------------------------------------ commands
@@ -244,9 +290,10 @@ class Sandbox:
         Raises:
             NotSupported: They name another user.
         """
-        if params.user is not None and params.user not in (_user_name(), str(os.geteuid())):
+        own = (USER, str(UID)) if self.record.boundary is not None else (_user_name(), str(os.geteuid()))
+        if params.user is not None and params.user not in own:
             raise errors.NotSupported(
-                f"commands run as {_user_name()!r} here and not as another user",
+                f"commands run as {own[0]!r} here and not as another user",
                 detail=errors.Detail(field="user"),
                 dispatched="no",
             )
@@ -255,7 +302,7 @@ class Sandbox:
         else:
             assert params.shell is not None  # Exactly one of the two is given.
             argv = (SHELL, b"-c", unpack(params.shell))
-        cwd = os.fsencode(self.place.working_directory)
+        cwd = os.fsencode(self._working_directory)
         if params.cwd is not None:
             cwd = os.path.join(cwd, unpack(params.cwd))
         variables = dict(self._variables)
@@ -274,9 +321,12 @@ class Sandbox:
         limit_bytes: int = 0,
         stdin: bytes | None = b"",
         pty: types.PtySize | None = None,
+        terminal: tuple[int, int] | None = None,
         timeout_ms: int | None = None,
     ) -> Command:
         """Start a command; see `Command`.
+
+        The terminal's sides are closed, whatever becomes of it.
 
         Raises:
             LeaseNotFound: The sandbox has ended.
@@ -284,6 +334,62 @@ class Sandbox:
             Overloaded: As many commands run as may.
             QuotaExceeded: There are no descriptors or terminals left.
         """
+        boundary = self.record.boundary
+        try:
+            channel = self._ready_for_another()
+        except errors.WireError:
+            for fd in terminal or ():
+                os.close(fd)
+            raise
+        try:
+            command = Command(
+                self._loop,
+                channel,
+                self._held,
+                plan,
+                kind=kind,
+                credit_bytes=self._credit_bytes,
+                limit_bytes=limit_bytes,
+                stdin=stdin,
+                pty=pty,
+                terminal=terminal,
+                timeout_s=None if timeout_ms is None else timeout_ms / 1000,
+                owner=boundary.uid if boundary is not None else None,
+                oom_kills=self._oom_kills if self._oom_counter is not None else None,
+            )
+        except ChannelClosed:
+            raise self._ended() from None
+        except OSError as error:
+            raise sandbox_failed(error, dispatched="no") from error
+        self._running.add(command)
+        return command
+
+    async def open_terminal(self) -> tuple[int, int] | None:
+        """Both sides of a terminal of the sandbox's own; None where the machine's serve, without isolation.
+
+        Raises:
+            WireError: As `run`.
+        """
+        channel = self._ready_for_another()
+        if self.record.boundary is None:
+            return None
+        try:
+            return await channel.terminal()
+        except ChannelClosed:
+            raise self._ended() from None
+        except OSError as error:
+            raise sandbox_failed(error, dispatched="no") from error
+
+    def _oom_kills(self) -> int:
+        """How often the kernel has killed something in the sandbox for want of memory."""
+        if self._oom_counter is None:
+            return 0
+        with contextlib.suppress(OSError):  # The cgroup was removed: the sandbox has ended.
+            return read_counter(self._oom_counter)
+        return 0
+
+    def _ready_for_another(self) -> Channel:
+        """The channel, if one more command may run."""
         if len(self._running) >= MAX_PROCESSES:
             self._running = {command for command in self._running if not command.finished}
             if len(self._running) >= MAX_PROCESSES:
@@ -292,25 +398,7 @@ class Sandbox:
                 )
         if self._channel is None or not self.alive:
             raise self._ended()
-        try:
-            command = Command(
-                self._loop,
-                self._channel,
-                self._held,
-                plan,
-                kind=kind,
-                credit_bytes=self._credit_bytes,
-                limit_bytes=limit_bytes,
-                stdin=stdin,
-                pty=pty,
-                timeout_s=None if timeout_ms is None else timeout_ms / 1000,
-            )
-        except ChannelClosed:
-            raise self._ended() from None
-        except OSError as error:
-            raise sandbox_failed(error, dispatched="no") from error
-        self._running.add(command)
-        return command
+        return self._channel
 
     def forget(self, command: Command) -> None:
         """A command is over and was answered."""
@@ -340,18 +428,23 @@ class Sandbox:
 
     # ------------------------------------------------------------ the lease
 
+    @property
+    def _working_directory(self) -> str:
+        """Where commands run, as they see it."""
+        return WORKING_DIRECTORY if self.record.boundary is not None else os.fspath(self.place.working_directory)
+
     def lease(self) -> types.LeaseResult:
         """What the host is told of the sandbox."""
-        folder = pack(os.fsencode(self.place.working_directory))
+        boundary = self.record.boundary
         return types.LeaseResult(
             handle=handle_of(self.place.sandbox_id),
-            working_directory=folder,
+            working_directory=pack(os.fsencode(self._working_directory)),
             shell=pack(SHELL) if os.access(SHELL, os.X_OK) else None,
-            egress=types.Egress(mode="all"),
+            egress=types.Egress(mode="all" if boundary is None or boundary.network else "none"),
             expires_at_ms=self.record.expires_at_ms,
             max_processes=MAX_PROCESSES,
-            local_root=folder,
-            notes=(NOTE,),
+            local_root=pack(os.fsencode(self.place.working_directory)),
+            notes=self.notes,
         )
 
 
@@ -360,7 +453,19 @@ def handle_of(sandbox_id: str) -> str:
     return f"local/1/{sandbox_id}"
 
 
-def variables_of(place: Place) -> dict[bytes, bytes]:
+def make_cgroup(name: str, boundary: Boundary) -> None:
+    """Make the cgroup of a sandbox, in place of one that was left; blocks for some milliseconds.
+
+    Raises:
+        CgroupUnavailable: A limit cannot be had.
+        OSError: What was left cannot be removed.
+    """
+    Cgroup.discard(name)
+    pids = None if boundary.pids is None else boundary.pids + RESERVE_PIDS
+    Cgroup.create(name, memory_bytes=boundary.memory_bytes, pids=pids, cpus=boundary.cpus)
+
+
+def variables_of(place: Place, *, isolated: bool) -> dict[bytes, bytes]:
     """What every command finds in its environment: nothing of the worker's.
 
     The directory of the running interpreter comes last in PATH, so that there is a Python wherever this runs.
@@ -369,11 +474,11 @@ def variables_of(place: Place) -> dict[bytes, bytes]:
     own = os.path.dirname(sys.executable)
     if own and own not in folders:
         folders.append(own)
-    user = _user_name()
+    user = USER if isolated else _user_name()
     variables = {
         "PATH": ":".join(folders),
-        "HOME": str(place.working_directory),
-        "TMPDIR": str(place.temporary),
+        "HOME": WORKING_DIRECTORY if isolated else str(place.working_directory),
+        "TMPDIR": TEMPORARY if isolated else str(place.temporary),
         "LANG": "C.UTF-8",
         "USER": user,
         "LOGNAME": user,

@@ -1,7 +1,8 @@
 """What outlives an init that died without ending its sandbox, and how it is ended.
 
 Such an end leaves nobody who knows the processes, so they are found by a mark in their environment, which every
-command has and whatever it starts inherits. One that wiped its environment is found only below one that did not.
+command has and whatever it starts inherits. One that wiped its environment is found only below one that did not. Of an
+isolated sandbox there is one that all others end with: PID 1 inside, which its keeper has recorded.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from .places import INIT_TOKEN
-from .proc import Stat, all_pids, freeze_and_kill, has_variable, read_stat
+from .proc import Stat, all_pids, freeze_and_kill, has_variable, read_stat, user_of
 
 if TYPE_CHECKING:
     from .places import Place
@@ -51,14 +52,19 @@ def sweep(place: Place, *, inits: bool = False) -> list[int]:
 
 
 def find(place: Place, *, inits: bool = False) -> list[Stat]:
-    """Live processes of this user, other than this one, that carry the sandbox's mark and have lost its init."""
+    """Live processes of this user or the sandbox's, other than this one, that carry its mark and have lost its init."""
     marks = [f"{SANDBOX_ID}={place.sandbox_id}".encode()]
     record, identity = place.read_record(), place.read_identity()
     if inits and record is not None:
         marks.append(f"{INIT_TOKEN}={record.token}".encode())
-    marked = [found for pid in all_pids() if pid != os.getpid() and (found := _with_mark(pid, marks)) is not None]
+    users = {os.geteuid()}
+    if record is not None and record.boundary is not None and record.boundary.uid is not None:
+        users.add(record.boundary.uid)
+    others = (pid for pid in all_pids() if pid != os.getpid())
+    marked = [found for pid in others if (found := _with_mark(pid, marks, users)) is not None]
     if identity is None or not identity.is_alive(record.token if record is not None else None):
-        return marked
+        inside = identity.inside() if identity is not None else None
+        return marked if inside is None else [inside, *(process for process in marked if process.pid != inside.pid)]
     return [process for process in marked if process.pid != identity.pid and not _is_below(process, identity.pid)]
 
 
@@ -71,13 +77,10 @@ def _is_below(process: Stat, ancestor: int) -> bool:
     return False
 
 
-def _with_mark(pid: int, marks: list[bytes]) -> Stat | None:
+def _with_mark(pid: int, marks: list[bytes], users: set[int]) -> Stat | None:
     found = read_stat(pid)
     if found is None or not found.live or not any(has_variable(pid, mark) for mark in marks):
         return None
-    try:
-        owner = os.stat(f"/proc/{pid}").st_uid
-    except FileNotFoundError:
-        return None
+    owner = user_of(pid)
     again = read_stat(pid)  # Or what we read in between may be of another process that got the number.
-    return found if owner == os.geteuid() and again is not None and again.start_ticks == found.start_ticks else None
+    return found if owner in users and again is not None and again.start_ticks == found.start_ticks else None

@@ -155,9 +155,11 @@ class WallTimer:
             raise OSError(number, f"no timer: {os.strerror(number)}")
 
 
-def write_identity() -> None:
-    """Say who we are in our folder; whole or not at all."""
-    write_whole(IDENTITY, f'{{"pid": {os.getpid()}, "startTicks": {start_ticks()}, "bootId": "{boot_id()}"}}\n')
+def write_identity(*, inside: tuple[int, int] | None = None) -> None:
+    """Say in our folder who we are, and which process PID 1 inside is (number, start); whole or not at all."""
+    more = f', "insidePid": {inside[0]}, "insideStartTicks": {inside[1]}' if inside is not None else ""
+    own = f'"pid": {os.getpid()}, "startTicks": {start_ticks()}, "bootId": "{boot_id()}"'
+    write_whole(IDENTITY, f"{{{own}{more}}}\n")
 
 
 def record_keep(kept: bool) -> None:  # noqa: FBT001

@@ -1,0 +1,35 @@
+"""A program that runs a worker as an ordinary user, for who is root.
+
+Interpreter, sources and state are below directories of root's that are closed to others, so that user is shown them at
+other places, in a mount namespace of the worker's own. What it imports from is in SOURCES, the state comes first:
+
+    python as_user.py UID STATE_DIR
+"""
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+from sandport_provider_local import namespaces
+
+SOURCES = ("providers/local/src", "sdk/src", "protocol/src")
+STATE_DIR = f"{namespaces.STAGE}/0"
+"""Where the worker has its state."""
+
+
+def main(uid: int, state_dir: str) -> None:
+    repository = Path(__file__).parents[3]
+    shown = [state_dir, sys.base_prefix, sysconfig.get_path("platlib"), *(f"{repository}/{name}" for name in SOURCES)]
+    places = [os.fsdecode(place) for place in namespaces.stage([os.fsencode(path) for path in shown])]
+    os.chown(places[0], uid, uid)
+    namespaces.become(uid)
+    python = Path(os.path.realpath(sys.executable))
+    if python.is_relative_to(sys.base_prefix):
+        python = Path(places[1]) / python.relative_to(sys.base_prefix)
+    variables = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(places[2:]), "PYTHONDONTWRITEBYTECODE": "1"}
+    os.execve(python, [os.fspath(python), "-P", "-m", "sandport_provider_local"], variables)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
