@@ -175,7 +175,15 @@ def test_too_many_ignore_files_above_a_name_are_reported(deep_place: Path) -> No
     found, result = scanned(deep_place / "s", chosen(gitignore=True))
     assert {os.path.basename(path) for path in found if b"/f" in path} == {b"f69"}
     assert result.skipped_count == 6
-    assert "too many ignore files" in result.skipped[0].reason
+    assert "too many patterns or ignore files" in result.skipped[0].reason
+
+
+def test_a_file_of_nothing_but_patterns_does_not_count(tmp_path: Path) -> None:
+    """Compiled, they take a hundred times the memory of the file."""
+    make(tmp_path / "s", Directory({b".gitignore": File(b"?*\n" * 9_000), b"f": File()}))
+    found, result = scanned(tmp_path / "s", chosen(gitignore=True))
+    assert b"f" in found
+    assert "too many patterns" in result.skipped[0].reason
 
 
 def test_patterns_follow_a_tree_of_thousands_of_levels(deep_place: Path) -> None:

@@ -17,7 +17,7 @@ from host.tests.sync.conftest import MEMORY
 from sandport.sync.entries import DIRECTORY_END, DirectoryEntry, FileEntry
 from sandport.sync.ledger import Ledger
 from sandport.sync.scan import Scanner
-from sandport.sync.selection import Selection
+from sandport.sync.selection import Selection, Verdict
 
 # What names and patterns are made of: few enough that they meet.
 LETTERS = [b"a", b"b", b"A", b".", b"-", b"]", b"[", b"!", b"#", b" ", b"\\", b"\xc3\xa9", b"\xff", b"*", b"\r", b"^"]
@@ -87,9 +87,9 @@ def kept(place: Path, *, exclude: list[bytes], above: bool = False) -> set[bytes
     patterns = [os.fsdecode(pattern) for pattern in exclude]
     selection = Selection.build(patterns, gitignore=True, above=above)
     root_fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-    found, names = set(), []
+    found, names, ledger = set(), [], Ledger()
     try:
-        for entry in Scanner(root_fd, Ledger(), poll=lambda: None, selection=selection).entries():
+        for entry in Scanner(root_fd, ledger, poll=lambda: None, selection=selection).entries():
             if isinstance(entry, DirectoryEntry):
                 names.append(entry.name)
             elif entry is DIRECTORY_END:
@@ -97,8 +97,11 @@ def kept(place: Path, *, exclude: list[bytes], above: bool = False) -> set[bytes
             else:
                 assert isinstance(entry, FileEntry)
                 found.add(b"/".join((*names, entry.name)))
-        judged = {path for path in found if selection is None or not selection.matches(path, is_directory=False)}
-        assert judged == found, "the same verdict by path as in the visit"
+        assert selection is not None
+        assert not any(selection.matches(path, is_directory=False) for path in found), "by path as in the visit"
+        for path in ledger.result().excluded_paths:
+            is_directory = os.path.isdir(os.path.join(os.fsencode(place), path))
+            assert selection.judge(path, is_directory=is_directory) is Verdict.EXCLUDED
     finally:
         os.close(root_fd)
     return {path for path in found if not path.startswith(b".git/")}

@@ -30,7 +30,7 @@ _REPOSITORY_FILE: Final = b".git/info/exclude"
 _OPEN_IGNORE_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _FILES_ON_A_PATH: Final = 64
-_WEIGHT_ON_A_PATH: Final = 1 << 20
+_WEIGHT_ON_A_PATH: Final = 4 << 20
 _DEEPEST: Final = 1024
 """How many ignore files count for one name, how much they may hold, and down to which level patterns with slashes
 follow: a tree that is an enemy's must not fill the memory. Git itself can name no path that is much deeper."""
@@ -39,7 +39,7 @@ _FILES_IN_A_TREE: Final = 20_000
 _WEIGHT_IN_A_TREE: Final = 64 << 20
 """Likewise for all ignore files of one tree, which are remembered after the visit."""
 
-_TOO_MANY: Final = "its patterns do not count: there are too many ignore files"
+_TOO_MANY: Final = "its patterns do not count: there are too many patterns or ignore files"
 
 Note: TypeAlias = Callable[[bytes, str], None]
 """Takes the path of an ignore file that does not count, and why."""
@@ -347,8 +347,9 @@ def _checked(pattern: str) -> Rule:
 
 
 def _rules_in(content: bytes) -> Rules | None:
-    rules = [rule for line in lines_of(content) if (rule := rule_of(line)) is not None]
-    return Rules(rules, size_bytes=len(content)) if rules else None
+    # One after the other: what a line means can take a thousand times the memory of the line, until it is compiled.
+    rules = Rules((rule for line in lines_of(content) if (rule := rule_of(line)) is not None), size_bytes=len(content))
+    return rules or None
 
 
 def _unheard(_path: bytes, _reason: str) -> None:

@@ -50,6 +50,9 @@ class _Descend:
     """Any number of directories, also none; at the end of a line anything below."""
 
 
+_WEIGHT_OF_NAME: Final = 128
+_WEIGHT_OF_GLOB: Final = 512
+
 STAR: Final = _Star()
 DESCEND: Final = _Descend()
 
@@ -247,7 +250,15 @@ def _one_of(members: frozenset[int]) -> bytes:
         return b"[^/]"
     if not members:
         return b"(?!)"
-    return b"[" + b"".join(b"\\x%02x" % member for member in sorted(members)) + b"]"
+    ranges = []
+    ordered = sorted(members)
+    first = before = ordered[0]
+    for member in (*ordered[1:], -1):
+        if member != before + 1:
+            ranges.append(b"\\x%02x-\\x%02x" % (first, before))
+            first = member
+        before = member
+    return b"[" + b"".join(ranges) + b"]"
 
 
 class Rules:
@@ -262,7 +273,8 @@ class Rules:
         self._negated: list[bool] = []
         self._names: dict[bytes, int] = {}
         self._directories: dict[bytes, int] = {}
-        self._globs: list[tuple[int, Rule]] = []
+        self._globs: list[tuple[int, bytes]] = []
+        """Which line, and the expression for it."""
         self._paths: dict[int, tuple[_Part, ...]] = {}
         self._paths_of_directories: set[int] = set()
         positions = 0
@@ -280,7 +292,8 @@ class Rules:
             assert not isinstance(tokens, _Descend)
             name = bytes(token for token in tokens if isinstance(token, int))
             if len(name) < len(tokens):
-                self._globs.append((index, rule))
+                end = b"/" if rule.directories_only else b"/?"
+                self._globs.append((index, _expression(tokens) + end + rb"\Z()"))
             elif rule.directories_only:
                 self._directories[name] = index
             else:
@@ -288,8 +301,12 @@ class Rules:
         self._globs.reverse()
         self.speaks_of_names = bool(self._names or self._directories or self._globs)
         """Whether a line says something anywhere, however deep."""
-        self.weight = size_bytes + 64 * (positions + len(self._globs))
-        """About how many bytes a walk holds for them on each level."""
+        names = len(self._names) + len(self._directories)
+        self.weight = size_bytes + _WEIGHT_OF_NAME * names + _WEIGHT_OF_GLOB * (len(self._globs) + positions)
+        """About how many bytes of memory they take, at most."""
+
+    def __bool__(self) -> bool:
+        return bool(self._negated)
 
     @cached_property
     def start(self) -> State:
@@ -299,13 +316,7 @@ class Rules:
     @cached_property
     def _expression(self) -> re.Pattern[bytes]:
         # The empty group at the end of each alternative tells which one it was; the last lines come first.
-        alternatives = []
-        for _, rule in self._globs:
-            (tokens,) = rule.parts
-            assert not isinstance(tokens, _Descend)
-            end = b"/" if rule.directories_only else b"/?"
-            alternatives.append(_expression(tokens) + end + rb"\Z()")
-        return re.compile(b"|".join(alternatives), re.DOTALL)
+        return re.compile(b"|".join(expression for _, expression in self._globs), re.DOTALL)
 
     def advance(self, state: State, name: bytes) -> State:
         """The state below a directory of this name."""
