@@ -42,11 +42,11 @@ def impatient(kind: type[Timing] | type[Limits], needed: set[str], brief: float)
 
 @pytest.fixture
 async def boxes(tmp_path: Path, records: Records) -> AsyncIterator[list[Sandbox]]:
-    """A sandbox of each provider."""
+    """A sandbox of each provider; that of this machine with whatever isolation is to be had."""
     settings = Configuration(host=HostSettings(timing=QUICK))
     async with (
         Host.open(settings, home=tmp_path / "home", log=records.log) as host,
-        host.lease("local", config={"isolation": "none"}) as near,
+        host.lease("local") as near,
         host.lease("fake") as far,
     ):
         yield [near, far]

@@ -4,6 +4,7 @@ A number is the row of the museum's `P` rooms that a test belongs to (see tests/
 """
 
 import os
+import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 
 from host.tests.sync.archives import END, member, pax, unpack_bytes
 from sandport.configuration import Configuration, HostSettings
+from sandport.errors import UsageError
 from sandport.host import Host
 from sandport.sandbox import Sandbox
 from tests.integration.stage import QUICK, Records
+from tests.integration.vendor import Vendor
 
 pytestmark = pytest.mark.anyio
 
@@ -83,6 +86,50 @@ async def test_where_a_command_ran_is_never_taken_for_a_place_of_this_side(
         back = tmp_path / f"back of {sandbox.id}"
         assert (await sandbox.sync_out(".", back)).files == 1
         assert os.listdir(back) == ["mine"]
+
+
+async def test_what_an_enemy_sends_home_lands_in_its_target_or_nowhere(vendor: Vendor, tmp_path: Path) -> None:
+    """76, bytedance/deer-flow#5578, #2623: what came from a sandbox was written through a link, onto the host; here a
+    worker sends every such thing at once, and something harmless behind it."""
+    vendor.fake.order("sync-out.before", "hostile-archive")
+    home, target = tmp_path / "place", tmp_path / "place" / "target"
+    home.mkdir()
+    before = escaped()
+    async with vendor.host() as host, host.lease("env") as sandbox:
+        await sandbox.execute(["mkdir", "asked for"])
+        result = await sandbox.sync_out("asked for", target)
+    assert os.listdir(home) == ["target"]
+    assert escaped() == before
+    assert (target / "harmless").is_file()
+    found = list(target.rglob("*"))
+    assert [path for path in found if path.is_symlink() or not (path.is_file() or path.is_dir())] == []
+    assert [path for path in found if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID)] == []
+    assert result.refused_count > 0
+    assert result.skipped_count > 0
+
+
+def escaped() -> bool:
+    """Whether the absolute name that the fake's archive asks for is there."""
+    return os.path.lexists("/tmp/escaped")
+
+
+async def test_a_mode_that_was_written_in_decimal_is_refused_by_every_call(
+    boxes: list[Sandbox], tmp_path: Path
+) -> None:
+    """81, crewAI#5756: 755 was taken as a decimal number."""
+    source = tmp_path / "source"
+    source.write_bytes(b"x")
+    for sandbox in boxes:
+        assert (await sandbox.execute(["touch", "there"])).ok
+        for call in (
+            sandbox.sync_in(source, "file", mode=755),
+            sandbox.write_bytes("file", b"x", mode=755),
+            sandbox.sync_out("there", tmp_path / "back", mode=755),
+        ):
+            with pytest.raises((UsageError, ValueError), match="write it in octal, such as 0o600 or 0o755"):
+                await call
+        assert (await sandbox.execute(["ls"])).stdout.data == b"there\n"
+    assert sorted(os.listdir(tmp_path)) == ["home", "source"]
 
 
 def test_what_a_foreign_archiver_adds_to_a_member_is_left_out_without_a_word(tmp_path: Path) -> None:
