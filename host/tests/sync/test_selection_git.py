@@ -141,7 +141,7 @@ cases = st.tuples(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(cases=st.lists(cases, min_size=8, max_size=8), outer=ignore_files, info=ignore_files, exclude=ignore_files)
 def test_a_scan_leaves_out_what_git_ignores(
     repository: Path,
