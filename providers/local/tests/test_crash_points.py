@@ -89,9 +89,9 @@ async def nothing_is_left(host: HostInMemory, state_dir: Path) -> None:
     assert (entries(state_dir), running_in(state_dir)) == ([], [])
 
 
-@pytest.mark.parametrize("keep", [False, True], ids=["not kept", "kept"])
+@pytest.mark.parametrize(("keep", "isolation"), [(False, ISOLATION), (True, "none")], ids=["not kept", "kept"])
 async def test_an_acquire_that_is_killed_before_any_step_leaves_what_can_be_found_and_ended(
-    stepper: Order, host: HostInMemory, state_dir: Path, *, keep: bool
+    stepper: Order, host: HostInMemory, state_dir: Path, *, keep: bool, isolation: str
 ) -> None:
     seen = []
     for number in range(MOST_STEPS):
@@ -102,6 +102,7 @@ async def test_an_acquire_that_is_killed_before_any_step_leaves_what_can_be_foun
             stateDir=str(state_dir),
             sandboxId=lease.id,
             keep=keep,
+            isolation=isolation,
             step=number,
             graceMs=SHORT_MS if alone else 600_000,
         )
@@ -151,12 +152,18 @@ BEFORE = pytest.mark.parametrize("before", [leave, kill], ids=["its init runs", 
 
 
 @BEFORE
-@pytest.mark.parametrize("keep", [None, True])
+@pytest.mark.parametrize(("keep", "isolation"), [(None, ISOLATION), (True, "none")], ids=["as it is", "kept"])
 async def test_an_attach_that_is_killed_before_any_step_leaves_one_init_at_most_and_the_files(
-    stepper: Order, host: HostInMemory, state_dir: Path, before: Callable[[int], None], *, keep: bool | None
+    stepper: Order,
+    host: HostInMemory,
+    state_dir: Path,
+    before: Callable[[int], None],
+    *,
+    keep: bool | None,
+    isolation: str,
 ) -> None:
     for number in range(MOST_STEPS):
-        lease = await Lease.acquire(host, state_dir)
+        lease = await Lease.acquire(host, state_dir, isolation=isolation)
         await lease.sh("echo kept > file")
         before(lease.init)
         order = {"verb": "attach", "stateDir": str(state_dir), "sandboxId": lease.id, "graceMs": 600_000}
@@ -176,16 +183,21 @@ async def test_an_attach_that_is_killed_before_any_step_leaves_one_init_at_most_
 
 
 @pytest.mark.parametrize(
-    ("before", "attached"),
-    [(leave, True), (leave, False), (kill, False)],
-    ids=["attached", "not attached", "its init was killed"],
+    ("before", "attached", "isolation"),
+    [(leave, True, ISOLATION), (leave, False, ISOLATION), (kill, False, ISOLATION), (kill, False, "none")],
+    ids=["attached", "not attached", "its keeper was killed", "its init was killed"],
 )
 async def test_a_destroy_that_is_killed_before_any_step_is_finished_by_a_repeat(
-    stepper: Order, host: HostInMemory, state_dir: Path, before: Callable[[int], None], attached: bool
+    stepper: Order,
+    host: HostInMemory,
+    state_dir: Path,
+    before: Callable[[int], None],
+    attached: bool,
+    isolation: str,
 ) -> None:
     word = unique_sleep()
     for number in (*range(25), *range(25, MOST_STEPS, 3)):  # From there on it is one removal after another.
-        lease = await Lease.acquire(host, state_dir, keep=True)
+        lease = await Lease.acquire(host, state_dir, keep=True, isolation=isolation)
         await lease.sh(f"mkdir -p a/b; touch a/b/c; echo whole > z; setsid -f sleep {word} >/dev/null 2>&1")
         before(lease.init)
         order = {"verb": "destroy", "stateDir": str(state_dir), "sandboxId": lease.id, "graceMs": SHORT_MS}

@@ -7,6 +7,7 @@ its own two directories and memory (/dev/shm).
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 WORKING_DIRECTORY = "/sandbox"
@@ -133,7 +134,7 @@ def is_within(path: str, other: str) -> bool:
     return path == other or path.startswith(other.rstrip("/") + "/")
 
 
-def encode(rows: list[Step]) -> bytes:
+def encode(rows: Sequence[Step]) -> bytes:
     """Steps as a keeper reads them.
 
     Raises:

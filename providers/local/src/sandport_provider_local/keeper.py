@@ -171,10 +171,7 @@ class Keeper:
         self.up = False
         self.lost = ""
         """Why there is no init any more, where nobody asked for its end."""
-        self.wake, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, *ENDING):
-            signal.signal(number, lambda _number, _frame: None)  # The wake-up descriptor carries the number.
+        self.wake = -1
 
     def start(self) -> None:
         """Start bubblewrap; the listening socket and the plan's descriptor are its own from then on.
@@ -182,6 +179,10 @@ class Keeper:
         Raises:
             OSError: There is no process to be had, or the cgroup is gone.
         """
+        self.wake, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, *ENDING):
+            signal.signal(number, lambda _number, _frame: None)  # The wake-up descriptor carries the number.
         if self.plan.cgroup:
             from sandport_provider_local.cgroups import Cgroup
 
