@@ -49,8 +49,8 @@ def test_a_copy_of_unknown_size_has_no_bar_and_one_that_grew_is_never_past_its_e
 
 @pytest.fixture
 def stalling(sandport: Command) -> Command:
-    """A command with a provider that takes the beginning of an archive, and no more."""
-    command = ", ".join(f'"{word}"' for word in worker("syncs", "--lie", "stalls"))
+    """A command with a provider that takes the beginning of an archive for the folder `stalls`, and no more."""
+    command = ", ".join(f'"{word}"' for word in worker("syncs"))
     sandport.configure(f"[providers.slow]\ncommand = [{command}]\n")
     (sandport.cwd / "big").mkdir()
     for number in range(4):
@@ -60,7 +60,7 @@ def stalling(sandport: Command) -> Command:
 
 def test_a_bar_is_drawn_over_itself_and_wiped_at_ctrl_c(stalling: Command) -> None:
     master, slave = os.openpty()
-    words = ("run", "-p", "slow", "--in", "big", "--", "true")
+    words = ("run", "-p", "slow", "--in", "big:stalls/big", "--", "true")
     process = stalling.start(*words, env={"TERM": "xterm"}, stderr=slave)
     os.close(slave)
     shown = b""
