@@ -282,7 +282,7 @@ def test_whatever_is_swapped_nothing_outside_is_read_written_or_removed(
                     removed += act().deleted
                     done += 1
 
-        until(enough, copy, copies=30)
+        until(enough, copy, copies=15)
     assert done > 0
     assert removed > 0
     assert look(outside) == before
