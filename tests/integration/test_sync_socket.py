@@ -16,7 +16,6 @@ from sandport.files import Way
 from sandport.host import Host
 from sandport.sandbox import Sandbox
 from sandport.sync.errors import SyncError
-from sandport_protocol.errors import PathRefused
 from sandport_protocol.limits import Limits
 from tests.integration.stage import (
     PATIENCE_S,
@@ -123,7 +122,7 @@ IN = {
     "closes early and says why": (QuotaExceeded, "disk is full"),
     "fails while it reads": (QuotaExceeded, "disk is full"),
     "wrong bytes": (ProtocolViolation, "bytes, and"),
-    "refuses": (PathRefused, "shut"),
+    "refuses": (SyncError, "shut"),
     "never connects": (Unavailable, "did not come"),
     "never answers": (SyncError, "did not answer"),
     "stalls": (SyncError, "no byte moved"),
@@ -148,7 +147,7 @@ OUT = {
     "fails while it writes": (SandboxLost, "gone"),
     "answers and never closes": (SyncError, "no byte moved"),
     "wrong bytes": (ProtocolViolation, "bytes, and"),
-    "refuses": (PathRefused, "shut"),
+    "refuses": (SyncError, "shut"),
     "never connects": (Unavailable, "did not come"),
     "never answers": (SyncError, "did not answer"),
     "stalls": (SyncError, "no byte moved"),

@@ -86,7 +86,8 @@ async def sync_out(
             account=account,
             delete=choice.delete,
             dry_run=dry_run,
-            bounds=Bounds(LinkRule.INSIDE, max_bytes, max_entries),
+            # The top of the tree is a member of its archive and no name in it.
+            bounds=Bounds(LinkRule.INSIDE, max_bytes, max_entries + 1),
         )
         from sandport.files import in_a_thread
 

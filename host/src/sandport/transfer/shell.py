@@ -29,8 +29,8 @@ __all__ = ["Commands", "OnOutput", "Shell", "new_scratch", "stalled", "unreachab
 
 OnOutput = Callable[[StreamName, bytes], Awaitable[None] | None]
 
-_PIECE_BYTES: Final = 1 << 20
-"""In one frame, where the agreed ceiling on frames lets it: fewer, larger ones cost less of both sides' time."""
+_PIECE_BYTES: Final = 256 << 10
+"""In one frame: measured the cheapest; larger ones cost both sides fresh pages, smaller ones calls."""
 
 _IN_FLIGHT: Final = 4
 """PRC-11: so many writes of one process may be open."""
