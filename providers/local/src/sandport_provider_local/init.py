@@ -43,8 +43,6 @@ import errno
 import math
 import os
 import select
-import signal
-import socket
 import struct
 import sys
 import time
@@ -65,9 +63,14 @@ from sandport_provider_local.spawn import Action, StartFailed, spawn
 
 TYPE_CHECKING = False  # That of `typing` costs more to import than all the rest.
 if TYPE_CHECKING:
+    import signal
+    import socket
     from collections.abc import Callable
 
     from sandport_provider_local.above import Above
+else:  # Without the others' import of `enum`, which is a third of a start.
+    import _signal as signal
+    import _socket as socket
 
 MESSAGE_BYTES = 128 * 1024
 """What is taken in one message of the socket; the worker sends less, and more in a memfd."""
@@ -322,9 +325,10 @@ class Init:
     def accept(self) -> None:
         """Take a connection from the same user; too many strangers drive out the oldest."""
         try:
-            connected, _ = self.listener.accept()
+            fd, _ = self.listener._accept()  # type: ignore[attr-defined] # what `accept` is made of
         except OSError:  # It went away again, or we are out of descriptors for the moment.
             return
+        connected = socket.socket(fileno=fd)
         credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         # From inside a namespace of its own it cannot tell users of the host apart; the folder is closed to them.
         if struct.unpack("3i", credentials)[1] != os.geteuid() and not self.inside:

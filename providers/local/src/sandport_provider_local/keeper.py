@@ -26,12 +26,9 @@ end                                                a worker asks for the end
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import select
-import signal
-import socket
 import sys
 import time
 
@@ -40,11 +37,16 @@ from sandport_provider_local.link import Link, log
 from sandport_provider_local.proc import boot_time, children_of, read_stat, signal_exactly, start_ticks
 from sandport_provider_local.term import Term, write_identity
 
-TYPE_CHECKING = False
+TYPE_CHECKING = False  # That of `typing` costs more to import than all the rest.
 if TYPE_CHECKING:
+    import signal
+    import socket
     from typing import NoReturn
 
     from sandport_provider_local.cgroups import Cgroup
+else:  # Without the others' import of `enum`, which is a third of a start.
+    import _signal as signal
+    import _socket as socket
 
 PLAN_FD = 4
 TELL_S = 1.0
@@ -322,9 +324,15 @@ class Keeper:
         poll.register(self.wake, select.POLLIN)
         while self.bwrap and (left_s := deadline - time.monotonic()) > 0:
             poll.poll(left_s * 1000)
-            with contextlib.suppress(BlockingIOError):
-                os.read(self.wake, 4096)
+            self.drain()
             self.reap()
+
+    def drain(self) -> None:
+        """Forget which signals came."""
+        try:
+            os.read(self.wake, 4096)
+        except BlockingIOError:
+            return
 
     def kill(self) -> None:
         """Kill PID 1 and bubblewrap; comes back when the kernel says that nothing of them is left."""

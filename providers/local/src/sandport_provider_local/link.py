@@ -7,9 +7,14 @@ Of the standard library only what starts fast, as in every module that `init` an
 from __future__ import annotations
 
 import os
-import socket
 import struct
 import time
+
+TYPE_CHECKING = False  # That of `typing` costs more to import than all the rest.
+if TYPE_CHECKING:
+    import socket
+else:
+    import _socket as socket  # Without the other's import of `enum`, which is a third of a start.
 
 REQUEST_BYTES = 16 * 1024 * 1024
 """No kernel takes more arguments and variables than this."""

@@ -6,8 +6,13 @@ Of the standard library only what starts fast, as in every module that `init` an
 from __future__ import annotations
 
 import os
-import signal
 import time
+
+TYPE_CHECKING = False  # That of `typing` costs more to import than all the rest.
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal  # Without the other's import of `enum`, which is a third of a start.
 
 TICKS = os.sysconf("SC_CLK_TCK")
 _LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import stat
+
+TYPE_CHECKING = False  # That of `typing` costs more to import than all the rest.
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal  # Without the other's import of `enum`, which is a third of a start.
 
 Action = tuple[int, int, int] | tuple[int, int, str, int, int]
 """What posix_spawn does with one descriptor in the child."""
