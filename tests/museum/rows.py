@@ -23,7 +23,6 @@ FEATURES = {
     "clock": "a look at the vendor's clock",
     "cluster": "a provider for clusters",
     "docker": "a provider for Docker",
-    "hint": "errors that name the likely cause, and what to install",
     "idle": "limits for idleness",
     "merge": "a merge on a common base",
     "names": "rules of the network by names of hosts",

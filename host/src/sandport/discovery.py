@@ -110,12 +110,21 @@ def find_provider(name: str, paths: Sequence[str] | None = None) -> InstalledPro
         if provider.name == name:
             return provider
     names = ", ".join(sorted({provider.name for provider in found.providers}))
+    there = f"installed are: {names}" if names else "none is installed"
     raise ProviderUnknown(
-        f"there is no provider {name!r}; {f'installed are: {names}' if names else 'none is installed'}\n"
-        f"install it (pip install sandport-provider-{name}), or give its command in sandport.toml: "
-        f"[providers.{name}] command = [...]"
+        f"there is no provider {name!r}; {there}{how_to_get(name)}"
         if valid_name(name)
         else f"{name!r} is not a provider's name: lower-case letters, digits, '-' and '_', a letter first"
+    )
+
+
+def how_to_get(name: str) -> str:
+    """A line that says how to come by a provider that is not there; nothing where no provider can have the name."""
+    if not valid_name(name):
+        return ""
+    return (
+        f"\na provider is installed by pip install sandport-provider-{name}, or its command is given in sandport.toml: "
+        f"[providers.{name}] command = [...]"
     )
 
 

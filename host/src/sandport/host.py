@@ -28,7 +28,7 @@ from .clock import Clock, SystemClock
 from .closing import finished
 from .command import LONGEST_S
 from .configuration import Configuration, ProviderSettings, load, overridden
-from .discovery import Discovery, discover, worker_command
+from .discovery import Discovery, discover, how_to_get, worker_command
 from .errors import EnvironmentUnknown, ProviderUnknown, UsageError
 from .home import Home, HomeUnusable
 from .instances import Instance
@@ -261,7 +261,7 @@ class Host:
                 known = self.provider_names()
                 raise ProviderUnknown(
                     f"no provider {provider!r} is installed or configured{nearest(provider, known)}; "
-                    f"there are: {', '.join(known) or 'none'}"
+                    f"there are: {', '.join(known) or 'none'}" + how_to_get(provider)
                 )
             argv = worker_command(entry)
         return WorkerCommand(provider=provider, tenant=tenant, argv=argv, granted_env=settings.env)
@@ -454,7 +454,7 @@ class Host:
             known = (*self.configuration.environments, *self.provider_names())
             raise EnvironmentUnknown(
                 f"there is no environment or provider {environment!r}{nearest(environment, known)}; "
-                f"there are: {', '.join(known) or 'none'}"
+                f"there are: {', '.join(known) or 'none'}" + how_to_get(environment)
             )
         return LeaseRequest(
             sandbox_id=new_sandbox_id(os.urandom(17)),

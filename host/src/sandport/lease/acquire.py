@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import anyio.lowlevel
+import msgspec
 from msgspec import Raw
 
 from sandport.errors import NotSupported, ProtocolViolation, SandportError
@@ -32,6 +33,22 @@ from .request import LeaseRequest
 
 HARD_END_S = 5.0
 """Where nobody else ends a sandbox at its time, the host's row says when, so long after what was asked for."""
+
+
+def believed(lease: LeaseResult, now_ms: int, *, otherwise_ms: int | None) -> LeaseResult:
+    """A lease whose end can be true.
+
+    A sandbox that is there, and has ended by what its vendor says, has a vendor whose clock is slow: taken at its word,
+    every command would be refused, and what lives would be cleaned up.
+
+    Args:
+        lease: As the provider answered it, for a sandbox that is there.
+        now_ms: This machine's clock.
+        otherwise_ms: The end by this machine's clock, which stands where the vendor's cannot be true.
+    """
+    if lease.expires_at_ms is None or lease.expires_at_ms > now_ms:
+        return lease
+    return msgspec.structs.replace(lease, expires_at_ms=otherwise_ms)
 
 
 class Acquired:
@@ -111,15 +128,16 @@ class Acquiring:
         except SandportError as error:
             self.maybe_created = error.dispatched != "no"
             raise
-        lease = client.result_of(call, raw, LeaseResult)
-        await self._note(lease)
+        lease = await self._note(client.result_of(call, raw, LeaseResult))
         _check_egress(request, lease)
         return Acquired(lease, worker)
 
-    async def _note(self, lease: LeaseResult) -> None:
+    async def _note(self, lease: LeaseResult) -> LeaseResult:
+        now_ms = self._now_ms()
+        lease = believed(lease, now_ms, otherwise_ms=now_ms + round(self._request.ttl_s * 1000))
         expires_at_ms = lease.expires_at_ms
         if expires_at_ms is None:
-            expires_at_ms = self._now_ms() + round((self._request.ttl_s + HARD_END_S) * 1000)
+            expires_at_ms = now_ms + round((self._request.ttl_s + HARD_END_S) * 1000)
         await self._store.created(
             self.ref,
             self._request.lease_id,
@@ -128,6 +146,7 @@ class Acquiring:
             lease_result=codec.encode(lease),
             expires_at_ms=expires_at_ms,
         )
+        return lease
 
     async def settle(self) -> None:
         """After a cancel: tell the worker, and learn what became of the create; at most the cancel grace."""

@@ -27,7 +27,7 @@ from sandport.worker.client import WorkerClient
 from sandport.worker.lifetime import Worker
 from sandport.worker.open_call import OpenCall
 
-from .acquire import Acquiring
+from .acquire import Acquiring, believed
 from .attachment import Attachment, Workers
 from .clean_up import Attempted, CleanUp, OnDone, WorkersOf
 from .deaths import Deaths
@@ -334,7 +334,11 @@ class Book:
             await self.end(leased.lease.id, reason="its sandbox is gone", force=True)
             raise
         tenure = self._tenure(leased.sandbox.ref, request, attachment)
-        lease = attachment.lease or lease_result(leased.sandbox)
+        lease = believed(
+            attachment.lease or lease_result(leased.sandbox),
+            self._clock.now_ms(),
+            otherwise_ms=leased.sandbox.expires_at_ms,
+        )
         return Sandbox(request, lease, attachment, tenure, timing=self._timing)
 
     # -------------------------------------------------------------- ending

@@ -170,7 +170,12 @@ class Worker:
                 await asyncio.shield(self.ended)
             report = self.ended.result() if self.ended.done() else error.report
             how = report.how() if report is not None else "ended"
-            message = self._start_message(f"{how} before it was ready", environ)
+            if report is not None and report.exit_code == 0 and self._hello is None:
+                # It did what it was told, and that was not to serve: a script that only defines its provider.
+                how += " before it said hello; does it call what serves (in Python `sandport_sdk.v1.serve`), and wait?"
+            else:
+                how += " before it was ready"
+            message = self._start_message(how, environ)
             raise WorkerStartFailed(message, report=report) from None
         except SandportError as error:
             said = str(error) if str(error).startswith("the ") else f"cannot be used: {error}"
