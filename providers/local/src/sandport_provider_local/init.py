@@ -34,6 +34,8 @@ end                                                -> ending REASON, then the en
 
 It must outlive every worker's environment, and its start is a part of every acquire: so of the standard library it and
 what it imports use only what starts fast.
+
+Why so long: the loop, the commands and the kills are one machine, and each file more is a part of every start.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Isolation:
         """
         if self._machine is None:
             self._machine = await asyncio.to_thread(machine.look)
-        return self._machine
+        return self._machine._replace(resolv_conf=machine.name_servers())
 
     async def obstacle(self) -> str | None:
         """Why a sandbox cannot be isolated here, and what helps, for people; None where it can be.
@@ -58,6 +58,7 @@ class Isolation:
         return self._obstacle
 
     async def _find(self) -> str | None:
+        self._machine = None  # What was there may have been replaced since.
         try:
             there = await self.machine()
             uid = machine.new_uid()

@@ -115,7 +115,9 @@ def become_bubblewrap(plan: Plan, cgroup: Cgroup | None, parent: int) -> NoRetur
     if cgroup is not None:
         cgroup.add(0)
     # 1 and not 0: a program that the kernel pipes cores to (on the host, as root) would be started for 0 all the same.
-    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    most = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    core = 1 if most == resource.RLIM_INFINITY else min(1, most)
+    resource.setrlimit(resource.RLIMIT_CORE, (core, core))
     if plan.open_files is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (plan.open_files, plan.open_files))
     name = os.path.basename(os.getcwdb())

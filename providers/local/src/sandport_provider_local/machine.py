@@ -49,7 +49,7 @@ def look() -> Machine:
         prefixes=_prefixes(directories),
         python=os.path.realpath(sys.executable),
         code=_code(),
-        resolv_conf=_text("/etc/resolv.conf"),
+        resolv_conf=name_servers(),
     )
 
 
@@ -95,6 +95,11 @@ def program_file(cached: str | None, source: str) -> str:
         number.to_bytes(4, "little") for number in (0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
     )
     return cached if header == MAGIC_NUMBER + expected else source
+
+
+def name_servers() -> str:
+    """The text of /etc/resolv.conf."""
+    return _text("/etc/resolv.conf")
 
 
 def _text(path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -144,6 +145,7 @@ class LocalProvider(Provider):
         except (machine.NoBubblewrap, machine.NoIds):
             await self._isolation.obstacle()
             return None
+        _refuse_more_than_there_is(config)
         network = config.network if params.egress is None else params.egress.mode == "all"
         boundary = Boundary(
             uid=uid,
@@ -180,7 +182,6 @@ class LocalProvider(Provider):
         Repeat: the same sandbox. Cancel: the sandbox stays as it was, but for an init that was started anew.
         """
         config: LocalConfig = self.config_of(params)
-        config.check(self.session.state_dir)
         if params.handle != handle_of(params.sandbox_id):
             raise errors.InvalidParams(
                 f"{params.handle!r} is no handle of {params.sandbox_id}",
@@ -418,6 +419,21 @@ def _refuse_what_takes_isolation(params: types.AcquireLeaseParams, config: Local
     if refused is not None:
         field, what = refused
         raise errors.NotSupported(f"{what}: {why}", detail=errors.Detail(field=field), dispatched="no")
+
+
+def _refuse_more_than_there_is(config: LocalConfig) -> None:
+    """Refuse what the host itself may not have.
+
+    Raises:
+        NotSupported: More open files than its own hard limit.
+    """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if config.open_files is not None and most != resource.RLIM_INFINITY and config.open_files > most:
+        raise errors.NotSupported(
+            f"{config.open_files} open files cannot be had: the host's own hard limit is {most} (ulimit -Hn)",
+            detail=errors.Detail(field="config.open_files", limit=most),
+            dispatched="no",
+        )
 
 
 def _check_limits(config: LocalConfig) -> types.ProbeCheck:
