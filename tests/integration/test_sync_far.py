@@ -21,7 +21,7 @@ from sandport_protocol.octets import pack
 from tests.integration.stage import PATIENCE_S, Records, configuration, worker
 from tests.integration.sync_stage import TRICKY, WAYS, assert_no_scratch, different, going, inside
 
-TOOLS = ("sh", "tar", "mv", "mkdir", "rm", "chmod", "cat", "readlink", "find", "xargs", "rmdir")
+TOOLS = ("sh", "tar", "mv", "mkdir", "rm", "chmod", "cat", "wc", "readlink", "find", "xargs", "rmdir")
 
 TREE = Directory(
     {
@@ -304,6 +304,26 @@ def test_a_tar_that_lies_about_unpacking_is_found_out(stage: Stage, tmp_path: Pa
             with pytest.raises(SyncError, match="did not arrive whole"):
                 await sandbox.sync_in(tmp_path / "source", "to")
             assert os.listdir(inside(sandbox)) == []
+
+    stage.run(go())
+
+
+def test_input_that_was_cut_replaces_nothing(stage: Stage, tmp_path: Path) -> None:
+    """As when the host dies over it: what came until then must not become the file."""
+    tools = tools_in(tmp_path / "tools")
+    (tools / "cat").unlink()
+    (tools / "cat").write_text("#!/bin/sh\nexec head -c 100000\n")
+    (tools / "cat").chmod(0o755)
+    (tools / "head").symlink_to(shutil.which("head") or "")
+
+    async def go() -> None:
+        for way in ("command", "chunks"):
+            async with stage.sandbox(tools, way) as sandbox:
+                await sandbox.write_bytes("file", b"before")
+                with pytest.raises(SyncError, match="did not arrive whole"):
+                    await sandbox.write_bytes("file", bytes(8 << 20))
+                assert Path(os.fsdecode(inside(sandbox, "file"))).read_bytes() == b"before"
+                assert os.listdir(inside(sandbox)) == [b"file"]
 
     stage.run(go())
 

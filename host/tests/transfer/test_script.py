@@ -25,7 +25,7 @@ from sandport.transfer import script
 from sandport.transfer.tree_archive import TREE, TreeArchive
 
 SCRATCH = b".sandport-0123456789abcdef"
-TOOLS = ("tar", "mv", "mkdir", "rm", "chmod", "cat", "find", "xargs", "rmdir", "readlink")
+TOOLS = ("tar", "mv", "mkdir", "rm", "chmod", "cat", "wc", "find", "xargs", "rmdir", "readlink")
 NOBODY = 65534
 
 EVERY_BYTE = bytes(byte for byte in range(1, 256) if byte != ord("/"))
@@ -245,7 +245,7 @@ def test_a_source_is_found_through_links_that_stay_below(shell: Shell, place: Pa
 def test_a_file_never_stands_there_wider_than_it_may(shell: Shell, place: Path) -> None:
     (place / "there").write_bytes(b"before")
     (place / "there").chmod(0o666)
-    text = script.write_file(SCRATCH, [b"new", b"secret"], mode=0o600)
+    text = script.write_file(SCRATCH, [b"new", b"secret"], mode=0o600, size_bytes=6)
     running = subprocess.Popen([shell.program, "-c", text], cwd=place, stdin=subprocess.PIPE, env={"PATH": shell.path})
     assert running.stdin is not None
     running.stdin.write(b"secret")
@@ -257,7 +257,10 @@ def test_a_file_never_stands_there_wider_than_it_may(shell: Shell, place: Path) 
     assert stat.S_IMODE((staged / "f").stat().st_mode) == 0o600
     running.communicate()
     assert stat.S_IMODE((place / "new/secret").stat().st_mode) == 0o600
-    assert shell.run(script.write_file(SCRATCH, [b"there"], mode=0o640), place, b"after") == (0, b"", b"")
+    text = script.write_file(SCRATCH, [b"there"], mode=0o640, size_bytes=5)
+    code, _, said = shell.run(text, place, b"afte")
+    assert (code, said.split()[2], (place / "there").read_bytes()) == (90, b"cut", b"before")
+    assert shell.run(text, place, b"after") == (0, b"", b"")
     assert ((place / "there").read_bytes(), (place / "there").stat().st_mode & 0o777) == (b"after", 0o640)
 
 

@@ -172,8 +172,9 @@ def _short_folder() -> str:
     """A folder for this user alone whose path leaves room for a socket's name."""
     for where in (None, "/tmp"):
         folder = tempfile.mkdtemp(prefix="sandport-", dir=where)
-        if len(os.fsencode(folder)) + 2 <= SOCKET_PATH_BYTES:
-            return folder
+        with contextlib.suppress(UnicodeEncodeError):  # a folder with other bytes cannot be named to a worker
+            if len(folder.encode()) + 2 <= SOCKET_PATH_BYTES:
+                return folder
         os.rmdir(folder)
     raise Unavailable("no temporary folder has a path short enough for a socket; set TMPDIR to /tmp", dispatched="no")
 
@@ -279,13 +280,15 @@ class _Exchange:
         self._call.cancel()
         if line is not None:
             line.cut()
-        open_ones = [future for future in (self._call, stream) if future is not None]
-        # The call bounds itself by its cancel grace; the thread ends with the connection that it works with.
-        await asyncio.wait(open_ones, timeout=self._patience.close_s)
-        for future in open_ones:
-            if future.done() and not future.cancelled():
+        # The call bounds itself by its cancel grace. The thread ends with the connection that it works with; what else
+        # it works with is the caller's, and must stay what it is until then.
+        await asyncio.wait((self._call,), timeout=self._patience.close_s)
+        if stream is not None:
+            await asyncio.wait((stream,))
+        for future in (self._call, stream):
+            if future is not None and future.done() and not future.cancelled():
                 future.exception()  # seen: what decided is raised already
-        if line is not None and (stream is None or stream.done()):
+        if line is not None:
             line.close()
 
     def _lie(self, what: str) -> ProtocolViolation:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Far"]
 
+_INLINE_BYTES: Final = 1 << 20
+"""Written at once with the command that takes it; more goes in pieces."""
+
 _GNU: Final = "gnu"
 _BSD: Final = "bsd"
 _BUSYBOX: Final = "busybox"
@@ -160,10 +163,12 @@ class Far:
 
         names = target_names(path)
         view = memoryview(data).cast("B")
-        if len(view) <= await self.shell.piece_bytes():
+        if len(view) <= min(_INLINE_BYTES, await self.shell.piece_bytes()):
             scratch = new_scratch()
             async with tidied(self, scratch, names):
-                await self.shell.ask(script.write_file(scratch, names, mode=mode), scratch, path, stdin=bytes(view))
+                await self.shell.ask(
+                    script.write_file(scratch, names, mode=mode, size_bytes=len(view)), scratch, path, stdin=bytes(view)
+                )
             return
 
         def write(sink: Sink) -> SyncResult:
@@ -174,11 +179,11 @@ class Far:
         staging = Staging(
             names=names,
             shown=path,
-            whole=lambda scratch: script.write_file(scratch, names, mode=mode),
+            whole=lambda scratch: script.write_file(scratch, names, mode=mode, size_bytes=len(view)),
             place=lambda scratch: script.place_file(
                 scratch, names, "", base=b"", inside=False, replace=False, unpack=False
             ),
-            unpack=lambda scratch, where: script.keep_chunks(scratch, where, mode=mode),
+            unpack=lambda scratch, where: script.keep_chunks(scratch, where, mode=mode, size_bytes=len(view)),
             finish=lambda scratch, loose: script.finish_file(
                 scratch, names, base=b"", inside=False, replace=False, loose=loose
             ),

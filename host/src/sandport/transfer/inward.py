@@ -17,6 +17,7 @@ import msgspec
 
 from sandport.closing import finished, finished_within
 from sandport.errors import LeaseLost, SandportError, WireError
+from sandport.files import in_a_thread
 from sandport.outcome import Outcome
 from sandport.sync.copy import Account, Bounds
 from sandport.sync.entries import RESERVED_PREFIX
@@ -324,7 +325,14 @@ async def deliver(far: Far, staging: Staging, write: Callable[[Sink], SyncResult
             told = told_by(outcome, scratch)
             if told is not None:
                 raise failure_of(outcome, told, staging.shown)
-            return await writing
+            # The last piece was taken, so the thread is at its end; unless the sandbox says that it is done and is not.
+            await asyncio.wait((writing,), timeout=far.patience.close_s)
+            if not writing.done():
+                raise SyncError(
+                    f"the sandbox ended the copy to {printable(staging.shown)} before it had all of it; copy again",
+                    path=staging.shown,
+                )
+            return writing.result()
         finally:
             stop.set()
             handover.abort()
@@ -386,7 +394,5 @@ async def _tidy(far: Far, scratch: bytes, names: list[bytes], cause: BaseExcepti
 
 
 async def _in_thread(work: Callable[[threading.Event], SyncResult]) -> SyncResult:
-    from sandport.files import in_a_thread
-
     stop = threading.Event()
     return await in_a_thread(lambda: work(stop), stop)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from sandport.errors import WireError
+from sandport.files import in_a_thread
 from sandport.outcome import Outcome
 from sandport.sync.copy import Account, Bounds, LinkRule
 from sandport.sync.entries import RESERVED_PREFIX
@@ -89,14 +90,8 @@ async def sync_out(
             # The top of the tree is a member of its archive and no name in it.
             bounds=Bounds(LinkRule.INSIDE, max_bytes, max_entries + 1),
         )
-        from sandport.files import in_a_thread
-
         stop = threading.Event()
-        result = await in_a_thread(lambda: landing.run(Meter(stop.is_set, None)), stop)
-    if tell is not None:
-        size = result.total_bytes
-        tell(SyncProgress(files_done=result.files, files_total=result.files, bytes_done=size, bytes_total=size))
-    return result
+        return await in_a_thread(lambda: landing.run(Meter(stop.is_set, None), tell), stop)
 
 
 def _spool_for(target: bytes, max_bytes: int) -> Spool:
@@ -214,7 +209,6 @@ async def _by_socket(far: Far, source: bytes, intake: _Intake, account: Account,
 async def _by_command(far: Far, source: bytes, intake: _Intake, account: Account) -> None:
     """Have it through a command's output."""
     scratch = new_scratch()
-    loop = asyncio.get_running_loop()
     head: bytearray | None = bytearray()
     batch: list[bytes] = []
     batched = 0
@@ -228,7 +222,8 @@ async def _by_command(far: Far, source: bytes, intake: _Intake, account: Account
         pieces = batch.copy()
         batch.clear()
         batched = 0
-        await loop.run_in_executor(None, write, pieces)
+        # A cancel waits for it: the spool must stay what it is until then.
+        await in_a_thread(lambda: write(pieces), threading.Event())
 
     async def take(stream: str, data: bytes) -> None:
         nonlocal head, batched
@@ -305,8 +300,15 @@ class _Landing:
         self._dry_run = dry_run
         self._bounds = bounds
 
-    def run(self, meter: Meter) -> SyncResult:
+    def run(self, meter: Meter, tell: OnProgress | None) -> SyncResult:
         """Look at all of it, then write it."""
+        result = self._write(meter)
+        if tell is not None:
+            size, files = result.total_bytes, result.files
+            tell(SyncProgress(files_done=files, files_total=files, bytes_done=size, bytes_total=size))
+        return result
+
+    def _write(self, meter: Meter) -> SyncResult:
         fd, account = self._spool.fd, self._account
         inspection = None
         if self._name is None:

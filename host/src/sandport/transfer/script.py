@@ -1,4 +1,4 @@
-"""What the far side runs: POSIX sh, and of programs tar, mv, mkdir, rm, chmod, cat; find and xargs for a mirror only.
+"""What the far side runs: POSIX sh, tar, mv, mkdir, rm, chmod, cat and wc; find and xargs for a mirror.
 
 One text for each step, made of the pieces below. What it is told stands in it as shell words, so that every byte that
 a path can hold goes through a wire that takes text. It starts in the working directory and goes to the place of the
@@ -357,10 +357,13 @@ def finish_file(
     return _file(scratch, names, steps, base=base, inside=inside, replace=replace, O=loose)
 
 
-def write_file(scratch: bytes, names: Sequence[bytes], *, mode: int) -> str:
-    """Make a file of what comes on stdin."""
-    step = f'cat >"./$S/f" && chmod {mode:04o} "./$S/f" || fail write "$p"\n'
-    return _file(scratch, names, ("need cat\nscratch\n", step, _FINISH_FILE), base=b"")
+def write_file(scratch: bytes, names: Sequence[bytes], *, mode: int, size_bytes: int) -> str:
+    """Make a file of what comes on stdin, which is so long: input that was cut replaces nothing."""
+    step = f"""
+cat >"./$S/f" && chmod {mode:04o} "./$S/f" || fail write "$p"
+[ "$(wc -c <"./$S/f")" -eq {size_bytes} ] || fail cut
+"""
+    return _file(scratch, names, ("need cat wc\nscratch\n", step, _FINISH_FILE), base=b"")
 
 
 def stage_chunk(scratch: bytes, directory: bytes) -> str:
@@ -374,11 +377,13 @@ def unpack_chunks(scratch: bytes, directory: bytes, options: str) -> str:
     return _text(scratch, step, D=_slashed(directory), X=options.encode())
 
 
-def keep_chunks(scratch: bytes, directory: bytes, *, mode: int) -> str:
-    """Make the file `f` of what `stage_chunk` brought, for `finish_file`."""
+def keep_chunks(scratch: bytes, directory: bytes, *, mode: int, size_bytes: int) -> str:
+    """Make the file `f`, so long, of what `stage_chunk` brought, for `finish_file`."""
     step = f"""
+need wc
 umask 077
 cd "./$D$S" && : >>in && chmod {mode:04o} in && mv in f || fail write "$D$S"
+[ "$(wc -c <f)" -eq {size_bytes} ] || fail cut
 """
     return _text(scratch, step, D=_slashed(directory))
 
