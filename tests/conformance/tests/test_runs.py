@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from sandport_conformance.declaration import Check, Needs, Uses
 from sandport_conformance.lab import Lab
 from sandport_conformance.masking import leaked_form
 from sandport_conformance.outcomes import Failed, Misuse, NotStarted, Outcome, Severity
+from sandport_conformance.processes import running
 from sandport_conformance.report import ExitCode, Report, Verdict
 from sandport_conformance.run import Run, judge
 from tests.conformance.tests import specimens
@@ -251,6 +253,28 @@ def test_a_sandbox_that_is_still_listed_after_the_run_fails_it() -> None:
     assert "was still listed after the run" in left
     assert report.exit_code is ExitCode.NOT_CONFORMANT
     assert "1 left behind" in report.summary
+
+
+def test_what_a_disposable_worker_leaves_is_killed_and_removed_without_a_word() -> None:
+    seconds = 300_000 + os.getpid() % 100_000
+    folders = []
+
+    def leaves(lab: Lab) -> None:
+        sandbox = lab.new_sandbox()
+        sandbox.execute(lab.command("leave_daemon", name="daemon", seconds=seconds))
+        folders.append(Path(sandbox.lease["workingDirectory"]))
+        raise Failed("it is broken on purpose")
+
+    check = a_check(leaves)
+    worker = specimens.command(specimens.KeepsSandboxes)
+    with Run(worker, settings=settings(), checks=[check], seed=1, times=TIMES, disposable=True) as run:
+        run.start()
+        run.judge(check)
+        report = run.finish()
+    assert report.results[0].reason == "it is broken on purpose"
+    assert report.left == ()
+    assert not folders[0].exists()
+    assert running(f"sleep {seconds}") == []
 
 
 def test_the_prefix_of_the_authors_file_begins_every_sandbox_id() -> None:

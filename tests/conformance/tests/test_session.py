@@ -111,3 +111,13 @@ def test_a_wait_for_the_exit_is_bounded(session: Session) -> None:
     with pytest.raises(TimedOut, match=r"still lives 0\.1 s after"):
         session.exit(0.1)
     assert session.alive()
+
+
+def test_a_session_that_has_forgotten_messages_is_no_record(bench: Bench) -> None:
+    session = bench.shared()
+    session.ping()
+    assert session in bench.record_of()
+    session.forget()
+    assert session.messages == []
+    assert session not in bench.record_of()
+    session.ping()

@@ -100,8 +100,8 @@ class Bench:
             NotStarted: There is nothing to judge: it cannot be run, ended, or did not answer its hello.
         """
         session = self.spawn()
-        request_id = session.request("initialize", session.offered)
         try:
+            request_id = session.request("initialize", session.offered)
             answer = session.answer(request_id, timeout_s=self.times.start_s)
         except Failed as failure:
             self.close(session)
@@ -188,9 +188,8 @@ class Bench:
             return
         self._released.append(session)
         grace_s = _ORPHAN_GRACE_MS / 1000 + self.times.moment_s * 5 - (time.monotonic() - self._ended_at[session])
-        if self.disposable:
-            grace_s = 0.0
-        for survivor in session.process.release(grace_s=max(0.0, grace_s)):
+        survivors = session.process.release(grace_s=0.0 if self.disposable else max(0.0, grace_s))
+        for survivor in () if self.disposable else survivors:
             self._left.append(f"process {survivor.pid} outlived its worker: {survivor.command}")
 
     def _end(self, session: Session) -> None:
@@ -285,6 +284,10 @@ class Bench:
             self.drop_shared()
             self._toured |= {sandbox, False}
             self.note_failure("the tour", lambda: tour(lab, sandbox=sandbox))
+        return self.record_of()
+
+    def record_of(self) -> tuple[Session, ...]:
+        """Every session so far of which everything is known that was said."""
         return tuple(session for session in self.record_sessions if session.whole)
 
     def note_failure(self, what: str, action: Callable[[], object]) -> None:
