@@ -6,6 +6,7 @@ import contextlib
 import enum
 import os
 import stat
+from typing import Final
 
 import msgspec
 
@@ -29,6 +30,9 @@ from sandport.sync.selection import Selection
 from sandport.sync.target import TargetTree
 
 __all__ = ["Account", "Bounds", "LinkRule", "copy_file", "copy_tree", "count_tree", "too_large"]
+
+ONE_STEP_BYTES: Final = 4096
+"""The smallest page that a kernel has: a read of so much is of one moment."""
 
 
 class LinkRule(enum.Enum):
@@ -229,21 +233,27 @@ class _TreeCopy:
             copied = self._pump_through(entry, self._written)
         else:
             try:
-                data = os.read(scanner.descriptor, size_bytes or 1)
+                # A byte more shows a file that has grown, and one of the kernel's own, whose sizes mean nothing.
+                data = os.read(scanner.descriptor, size_bytes + 1)
                 if len(data) < size_bytes:
                     data = read_on(scanner.descriptor, data, size_bytes)
+                elif size_bytes <= ONE_STEP_BYTES:
+                    # Its size was the one that was told, and it was read at once: a second look would tell nothing.
+                    scanner.settled = len(data) == size_bytes
             except OSError as error:
                 raise failure(error, scanner.path_of(entry.name), "read") from error
             copied = len(data)
-            # A byte of an empty file shows one of the kernel's own, whose sizes mean nothing.
-            self._written.put(entry, data if size_bytes else b"")
-            self._meter.advance(copied)
+            if copied > size_bytes:
+                data = data[:size_bytes]
+            self._written.put(entry, data)
+            self._meter.advance(len(data))
         if self._known is not None:
             self._known.add(scanner.path_of(entry.name))
         account.files += 1
-        account.total_bytes += copied
+        account.total_bytes += min(copied, size_bytes)
         if copied != size_bytes:
             account.change(scanner.path_of(entry.name), _wrong_size(size_bytes))
+            scanner.settled = True  # it is told
         self._meter.file_done()
 
     def _pump_through(self, entry: FileEntry, tree: TargetTree) -> int:

@@ -112,7 +112,8 @@ class Scanner:
     """Yields the entries of one tree.
 
     While a `FileEntry` is the current one, `descriptor` is that file, open at its first byte. Asking for the next
-    entry closes it, and notes it as changed if it is not what it was when it was opened.
+    entry closes it, and notes it as changed if it is not what it was when it was opened; not where `settled` was set,
+    by whoever knows that what was read is of one moment.
 
     Args:
         root_fd: The tree, opened for reading; stays the caller's to close.
@@ -149,6 +150,7 @@ class Scanner:
         self._descent = self._walk.descent
         self._ledger = ledger
         self.descriptor = _CLOSED
+        self.settled = False
 
     @property
     def depth(self) -> int:
@@ -221,8 +223,9 @@ class Scanner:
                 self._ledger.change(self._descent.path_of(name), f"it was replaced by a {kind_of(mode)}")
                 return
             self.descriptor = fd
+            self.settled = False
             yield FileEntry(name, mode & FILE_MODE_BITS, before.st_size, before.st_mtime_ns)
-            if was_changed(before, os.fstat(fd)):
+            if not self.settled and was_changed(before, os.fstat(fd)):
                 self._ledger.change(self._descent.path_of(name), "it was written to while it was read")
         finally:
             self.descriptor = _CLOSED
