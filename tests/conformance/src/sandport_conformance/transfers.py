@@ -144,7 +144,7 @@ class Feed(Door):
                 if not (said := connection.recv(_PIECE_BYTES)):
                     return
                 self.said += said
-        except (BrokenPipeError, ConnectionError):
+        except ConnectionError:
             self.broken = True
 
     def _send(self, connection: socket.socket, piece: bytes) -> bool:
@@ -152,7 +152,10 @@ class Feed(Door):
         while left:
             if not self.until_possible(connection, to_write=True):
                 return False
-            sent = connection.send(left)
+            try:
+                sent = connection.send(left)
+            except BlockingIOError:  # there was room for less than a piece
+                continue
             left = left[sent:]
             self.moved_bytes += sent
         return True
