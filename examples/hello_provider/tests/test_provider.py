@@ -1,6 +1,7 @@
 """What the kit cannot know of this provider: its own promises, shown with a host in memory."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -34,28 +35,40 @@ def test_a_time_out_says_that_a_group_was_signalled_and_no_more(tmp_path: Path) 
     with_sandbox(story, tmp_path)
 
 
-def test_what_a_command_leaves_in_its_group_ends_with_it(tmp_path: Path) -> None:
-    async def story(host: HostInMemory, sandbox_id: str) -> None:
-        leaves = types.ExecuteParams(sandbox_id=sandbox_id, shell="sleep 60 & echo $!")
-        left: types.ExecuteResult = await host.call("execute", leaves)
-        assert (left.exit_code, left.tree, left.stdout.end) == (0, "signalled", "heldOpen")
-        text = f"while kill -0 {int(left.stdout.data)} 2>/dev/null; do sleep 0.1; done"
-        looks = types.ExecuteParams(sandbox_id=sandbox_id, shell=text, timeout_ms=60_000)
-        gone: types.ExecuteResult = await host.call("execute", looks)
-        assert (gone.ended, gone.exit_code) == ("exited", 0)
+def test_what_a_command_leaves_running_runs_on_until_its_sandbox_ends(tmp_path: Path) -> None:
+    async def tell() -> None:
+        async with HostInMemory(HelloProvider, state_dir=tmp_path) as host:
+            sandbox_id = new_id()
+            await host.call("acquireLease", types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=60_000))
+            leaves = types.ExecuteParams(sandbox_id=sandbox_id, shell="setsid sleep 60 & echo $!")
+            left: types.ExecuteResult = await host.call("execute", leaves)
+            assert (left.exit_code, left.tree, left.stdout.end) == (0, None, "heldOpen")
+            pid = int(left.stdout.data)
+            os.kill(pid, 0)  # it is there
+            await host.call("destroyLease", types.DestroyLeaseParams(sandbox_id=sandbox_id))
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
 
-    with_sandbox(story, tmp_path)
+    asyncio.run(tell())
 
 
 def test_a_command_whose_sandbox_is_destroyed_is_told_so(tmp_path: Path) -> None:
     async def story(host: HostInMemory, sandbox_id: str) -> None:
-        request = host.start(
-            "execute", types.ExecuteParams(sandbox_id=sandbox_id, shell="echo up; sleep 60", live=True)
+        params = types.ExecuteParams(sandbox_id=sandbox_id, shell="echo up; sleep 60", live=True)
+        live = host.start("execute", params)
+        kept = host.start(
+            "execute", types.ExecuteParams(sandbox_id=sandbox_id, shell="echo up >&2; touch up; sleep 60")
         )
-        await request.received("stdout", 3)
+        await live.received("stdout", 3)
+        waits = "while ! [ -e up ]; do sleep 0.02; done"
+        await host.call("execute", types.ExecuteParams(sandbox_id=sandbox_id, shell=waits, timeout_ms=60_000))
         await host.call("destroyLease", types.DestroyLeaseParams(sandbox_id=sandbox_id))
         with pytest.raises(errors.SandboxLost):
-            await request.result()
+            await live.result()
+        with pytest.raises(errors.SandboxLost) as lost:
+            await kept.result()
+        assert lost.value.partial is not None
+        assert lost.value.partial.stderr.data == b"up\n"
 
     with_sandbox(story, tmp_path)
 
@@ -70,7 +83,7 @@ def test_a_sandbox_outlives_its_worker(tmp_path: Path) -> None:
         async with HostInMemory(HelloProvider, state_dir=tmp_path) as second:
             attach = types.AttachLeaseParams(sandbox_id=sandbox_id, handle=lease.handle)
             attached: types.AttachLeaseResult = await second.call("attachLease", attach)
-            assert (attached.state, attached.processes_lost) == ("attached", True)
+            assert (attached.state, attached.processes_lost) == ("attached", False)  # nothing ran any more
             read: types.ExecuteResult = await second.call(
                 "execute", types.ExecuteParams(sandbox_id=sandbox_id, argv=("cat", "file"))
             )

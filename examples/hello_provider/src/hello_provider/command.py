@@ -7,12 +7,9 @@ import contextlib
 import os
 import signal
 import tempfile
-from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
-from sandport_sdk.v1 import Call, Octets, errors, types, unpack
-
-from .guard import Guard
+from sandport_sdk.v1 import Call, Octets, errors, machine, types, unpack
 
 SHELL = "/bin/sh"
 PIECE_BYTES = 1 << 16
@@ -128,14 +125,14 @@ class Output:
 class Command:
     """One `execute`."""
 
-    def __init__(self, params: types.ExecuteParams, call: Call, *, root: Path, path: str, guard: Guard) -> None:
+    def __init__(self, params: types.ExecuteParams, call: Call, *, sandbox: machine.Sandbox, path: str) -> None:
         self._params = params
         self._call = call
-        self._root = os.fsencode(root)
+        self._sandbox = sandbox
         self._path = path
-        self._guard = guard
-        self._process: asyncio.subprocess.Process | None = None
-        self._stopped: Literal["timedOut", "cancelled", "destroyed"] | None = None
+        self._process: machine.Process | None = None
+        self._timed_out = False
+        self._cancelled = False
         self._over = asyncio.Event()
         live = call if params.live else None
         self._stdout = Output("stdout", live, params.output_limit_bytes)
@@ -145,122 +142,92 @@ class Command:
         """Run it to its end.
 
         Raises:
-            WireError: It did not start, or was stopped.
+            WireError: It did not start, or was cancelled, or its sandbox ended.
         """
         began = asyncio.get_running_loop().time()
         try:
-            process = self._process = await self._start()
-            self._guard.watch(process.pid)
-            if self._stopped is not None:
-                self._kill()  # it was told to stop before there was anything to kill
-            code = await self._wait(process)
-            left = await self._finish(process, killed=self._stopped is not None)
+            self._process = await self._start()
+            if self._cancelled:
+                self._process.signal(signal.SIGKILL)  # there was nothing to kill when it was told
+            code = await self._wait(self._process)
+            await self._drain()
+            return await self._answer(code, duration_s=asyncio.get_running_loop().time() - began)
+        except errors.SandboxLost as lost:
+            await self._drain()
+            lost.partial = self._partial()
+            raise
         finally:
             self._stdout.close()
             self._stderr.close()
             self._over.set()
-        return await self._answer(code, left=left, duration_s=asyncio.get_running_loop().time() - began)
 
-    async def stop(self, reason: Literal["cancelled", "destroyed"]) -> None:
+    async def cancel(self) -> None:
         """Kill its group, and return once it has ended; nothing happens where it had ended by itself."""
-        if self._stopped is None and (self._process is None or self._process.returncode is None):
-            self._stopped = reason
-            self._kill()
+        self._cancelled = True
+        if self._process is not None:
+            self._process.signal(signal.SIGKILL)
         await self._over.wait()
 
     # ------------------------------------------------------------ begin
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def _start(self) -> machine.Process:
         params = self._params
         argv: tuple[Octets, ...] = (SHELL, "-c", params.shell or "") if params.argv is None else params.argv
-        cwd = os.path.join(self._root, unpack(params.cwd or ""))
-        if not await asyncio.to_thread(os.path.isdir, cwd):
-            why = f"there is no directory {os.fsdecode(cwd)!r}"
-            raise errors.PathNotFound(why, detail=errors.Detail(path=params.cwd), dispatched="no")
         with contextlib.ExitStack() as theirs:
             stdin = theirs.enter_context(_file_with(params.stdin))
             stdout = theirs.enter_context(os.fdopen(await self._stdout.open(), "wb"))
             stderr = theirs.enter_context(os.fdopen(await self._stderr.open(), "wb"))
-            program = errors.Detail(path=argv[0])
-            try:
-                return await asyncio.create_subprocess_exec(
-                    *map(unpack, argv),
-                    cwd=cwd,
-                    env=self._variables(),
-                    stdin=stdin,
-                    stdout=stdout,
-                    stderr=stderr,
-                    start_new_session=True,
-                )
-            except (FileNotFoundError, NotADirectoryError) as error:
-                why = f"there is no program {argv[0]!r}"
-                raise errors.CommandNotFound(why, detail=program, dispatched="no") from error
-            except OSError as error:
-                why = f"{argv[0]!r} cannot be run: {error.strerror}"
-                raise errors.CommandNotExecutable(why, detail=program, dispatched="no") from error
+            streams = (stdin.fileno(), stdout.fileno(), stderr.fileno())
+            words = [unpack(word) for word in argv]
+            return await self._sandbox.start(words, *streams, cwd=unpack(params.cwd or ""), env=self._variables())
 
     def _variables(self) -> dict[bytes, bytes]:
-        variables = {b"PATH": os.fsencode(self._path), b"HOME": self._root, b"LANG": b"C.UTF-8"}
-        variables |= {name.encode(): unpack(value) for name, value in self._params.env.items()}
-        if token := os.environb.get(b"SANDPORT_WORKER_TOKEN"):
-            variables[b"SANDPORT_WORKER_TOKEN"] = token  # by this the host finds what a killed worker has left
-        return variables
+        home = os.fsencode(self._sandbox.files)
+        variables = {b"PATH": os.fsencode(self._path), b"HOME": home, b"LANG": b"C.UTF-8"}
+        return variables | {name.encode(): unpack(value) for name, value in self._params.env.items()}
 
     # ------------------------------------------------------------ end
 
-    async def _wait(self, process: asyncio.subprocess.Process) -> int:
+    async def _wait(self, process: machine.Process) -> int:
         timeout_ms = self._params.timeout_ms
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 return await process.wait()
         except TimeoutError:
-            if self._stopped is None:
-                self._stopped = "timedOut"
-                self._kill()
+            self._timed_out = True
+            process.signal(signal.SIGKILL)
             return await process.wait()
 
-    async def _finish(self, process: asyncio.subprocess.Process, *, killed: bool) -> bool:
-        """Read what was written, then end what was left in the group; whether anything was."""
+    async def _drain(self) -> None:
+        """Read what was written; from a command that was killed, only for as long as the host takes it."""
+        killed = self._timed_out or self._cancelled
         deadline = asyncio.get_running_loop().time() + STALLED_S if killed else None
         await asyncio.gather(self._stdout.drain(deadline), self._stderr.drain(deadline))
-        left = self._kill()
-        self._guard.forget(process.pid)
-        return left
 
-    def _kill(self) -> bool:
-        """Kill the group; False where nothing is left of it."""
-        if self._process is None:
-            return False
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return False
-        return True
-
-    async def _answer(self, code: int, *, left: bool, duration_s: float) -> types.ExecuteResult:
+    async def _answer(self, code: int, *, duration_s: float) -> types.ExecuteResult:
         outputs = (self._stdout, self._stderr)
         # What has an exit code has ended by itself, just before our signal: then that is what happened.
-        stopped = self._stopped if code < 0 else None
-        cut = stopped is None and any(output.unsent for output in outputs)
-        if cut or stopped in ("cancelled", "destroyed"):
-            partial = errors.Partial(stdout=self._stdout.kept(), stderr=self._stderr.kept())
-            told = None if self._params.live else partial
-            if stopped == "destroyed":
-                raise errors.SandboxLost("the sandbox was destroyed", dispatched="yes", partial=told)
-            raise errors.Cancelled("the command was cancelled", dispatched="unknown", partial=told)
+        killed = code < 0 and (self._timed_out or self._cancelled)
+        cut = not killed and any(output.unsent for output in outputs)
+        if cut or (killed and self._cancelled):
+            raise errors.Cancelled("the command was cancelled", dispatched="unknown", partial=self._partial())
         if self._params.live:
             for output in outputs:
                 await self._call.end(output.name, output.end)
-        ended: types.Ended = "exited" if code >= 0 else "signalled" if stopped is None else "timedOut"
+        ended: types.Ended = "exited" if code >= 0 else "timedOut" if killed else "signalled"
         return types.ExecuteResult(
             ended=ended,
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
-            tree="signalled" if left or stopped is not None else None,
+            tree="signalled" if killed else None,
             stdout=self._stdout.result(),
             stderr=self._stderr.result(),
             duration_ms=round(duration_s * 1000),
         )
+
+    def _partial(self) -> errors.Partial | None:
+        """What it had produced; nothing where that was sent."""
+        return None if self._params.live else errors.Partial(stdout=self._stdout.kept(), stderr=self._stderr.kept())
 
 
 def _file_with(data: bytes) -> BinaryIO:
