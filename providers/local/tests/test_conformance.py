@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-
 WITHOUT = ("LEASE-9", "LEASE-10", "LEASE-14", "LEASE-18", "LEASE-20", "CAP-3")
 """What is judged without isolation in each run; that all else holds there too is in the README."""
 

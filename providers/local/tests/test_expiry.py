@@ -37,12 +37,14 @@ async def test_a_lease_ends_at_its_expiry_and_not_before_by_the_wall_clock(host:
     made: types.LeaseResult = await host.call(
         "acquireLease", types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=1_000, config=CONFIG)
     )
+    init = Lease(host, state_dir, sandbox_id).init
     async with asyncio.timeout(PATIENCE_S):
         while (state_dir / sandbox_id / "record.json").exists():  # Its end begins with the removal of that.
             await host.call("ping")
     assert made.expires_at_ms is not None
     assert time.time_ns() // 1_000_000 >= made.expires_at_ms
     await asyncio.to_thread(until, lambda: entries(state_dir) == [], "its files are removed")
+    await asyncio.to_thread(wait_for_end, init)
 
 
 async def test_expiry_is_kept_by_a_timer_that_follows_when_the_wall_clock_is_set(lease: Lease) -> None:

@@ -380,6 +380,43 @@ def test_an_ordinary_user_gets_the_same_boundary(ordinary: Worker, secret_file: 
     assert box.destroy() == "destroyed"
 
 
+CHROOT = """
+cd "$0"
+for name in bin sbin lib lib32 lib64; do
+    [ -L /$name ] && ln -s "$(readlink /$name)" $name
+done
+for path in /usr /etc /dev $NEEDED; do
+    mkdir -p ./"$path"
+    mount --rbind "$path" ./"$path"
+done
+mkdir -p proc run tmp
+mount -t proc proc proc
+exec chroot . "$@"
+"""
+"""Runs a command in a directory that is no mount, with what it needs of this machine in it."""
+
+if ROOT:  # Nobody else may make a chroot, and nobody else could be isolated in one.
+
+    def test_root_isolates_in_a_chroot_too(tmp_path: Path) -> None:
+        """The kernel gives a process in a chroot no user namespace."""
+        (tmp_path / "root").mkdir()
+        (tmp_path / "state").mkdir(0o700)
+        repository = Path(__file__).parents[3]
+        needed = {sys.base_prefix, sys.prefix, os.fspath(repository), os.fspath(tmp_path / "state")}
+        needed = {path for path in needed if not Path(path).is_relative_to("/usr")}
+        prefix = ["unshare", "-m", "--propagation", "slave", "sh", "-ec", CHROOT, os.fspath(tmp_path / "root")]
+        worker = Worker(tmp_path / "state", prefix=prefix, variables={"NEEDED": " ".join(sorted(needed))})
+        try:
+            box = Inside(worker)
+            assert box.says("id -u; ls -d /home /sandbox 2>/dev/null; (echo > /made) 2>/dev/null || echo no") == (
+                "1000\n/sandbox\nno\n"
+            )
+            assert box.destroy() == "destroyed"
+        finally:
+            worker.close()
+        assert list((tmp_path / "state").iterdir()) == []
+
+
 # ---------------------------------------------------------------- where it cannot be had
 
 FAKE = """#!/bin/sh

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ class Worker:
         grace_ms: int = 60_000,
         variables: dict[str, str] | None = None,
         user: int | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """Start it; where the tests are root's, `user` is the user that it runs as."""
+        """Start it, with `prefix` before its command, or where the tests are root's as the user `user`."""
         self.state_dir = state_dir
-        command = [sys.executable, "-P", "-m", "sandport_provider_local"]
+        command = [*prefix, sys.executable, "-P", "-m", "sandport_provider_local"]
         if user is not None:
             command = [sys.executable, "-P", as_user.__file__, str(user), os.fspath(state_dir)]
         self.process = subprocess.Popen(
