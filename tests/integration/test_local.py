@@ -45,6 +45,18 @@ async def sandbox(host: Host) -> AsyncIterator[Sandbox]:
     assert not exists(leased.working_directory)
 
 
+NOT_ISOLATED = {"isolation": "none"}
+"""For commands that say what they do in files of this machine, which they could not see from inside."""
+
+
+@pytest.fixture
+async def bare(host: Host) -> AsyncIterator[Sandbox]:
+    async with host.lease("local", config=NOT_ISOLATED) as leased:
+        yield leased
+    assert mentioning(leased.id) == {}
+    assert not exists(leased.working_directory)
+
+
 def exists(path: bytes) -> bool:
     return os.path.exists(path)
 
@@ -139,29 +151,29 @@ async def test_large_input_arrives_whole(sandbox: Sandbox) -> None:
 # ------------------------------------------------------------------ time-outs, cancels, crashes
 
 
-async def test_a_time_out_kills_the_whole_tree_and_keeps_what_was_written(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_a_time_out_kills_the_whole_tree_and_keeps_what_was_written(bare: Sandbox, tmp_path: Path) -> None:
     """2, 3, 7, 9, 12, 19, 21: SWE-agent/SWE-ReX#29, inspect_ai#4108, narailabs/doc-wiki#72, e2b-dev/E2B#500,
     daytonaio/daytona#5144, letta-evals#262, OpenHands#5927."""
     child = tmp_path / "child"
     script = f"trap '' TERM; echo out; echo err >&2; sh -c 'trap \"\" TERM; echo $$ >{child}; sleep 600' & wait"
-    outcome = await sandbox.execute(shell=script, timeout_s=0.5)
+    outcome = await bare.execute(shell=script, timeout_s=0.5)
     assert (outcome.ended, outcome.exit_code, outcome.tree) == ("timedOut", None, "gone")
     assert (bytes(outcome.stdout), bytes(outcome.stderr)) == (b"out\n", b"err\n")
     assert outcome.shell_code == 124
     assert not alive(await begun(child))
-    assert (await sandbox.execute(["true"])).ok
+    assert (await bare.execute(["true"])).ok
 
 
-async def test_a_cancel_kills_the_whole_tree(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_a_cancel_kills_the_whole_tree(bare: Sandbox, tmp_path: Path) -> None:
     """4, inspect_ai#1585: an endless loop survived, and ate the processor."""
     child = tmp_path / "child"
-    call = asyncio.ensure_future(sandbox.execute(shell=f"sh -c 'echo $$ >{child}; while :; do :; done' & wait"))
+    call = asyncio.ensure_future(bare.execute(shell=f"sh -c 'echo $$ >{child}; while :; do :; done' & wait"))
     pid = await begun(child)
     call.cancel()
     await asyncio.wait((call,))
     assert call.cancelled()
     assert not alive(pid)
-    assert (await sandbox.execute(["true"])).ok
+    assert (await bare.execute(["true"])).ok
 
 
 async def test_two_sandboxes_have_nothing_in_common(host: Host) -> None:
@@ -185,7 +197,10 @@ async def test_a_killed_worker_costs_the_open_command_and_not_the_sandbox(tmp_pa
     """The next command runs through a new worker, which attaches the sandbox again with its files."""
     settings = Configuration(host=HostSettings(timing=QUICK))
     child = tmp_path / "child"
-    async with Host.open(settings, home=tmp_path / "home", log=records.log) as host, host.lease("local") as sandbox:
+    async with (
+        Host.open(settings, home=tmp_path / "home", log=records.log) as host,
+        host.lease("local", config=NOT_ISOLATED) as sandbox,
+    ):
         assert (await sandbox.execute(shell="echo kept >file")).ok
         first = await host._supervisor("local").worker()
         written = asyncio.Event()
@@ -240,7 +255,7 @@ async def test_a_life_time_ends_the_sandbox_and_a_longer_command_is_refused(host
 
 async def test_an_egress_that_cannot_be_enforced_is_refused_before_anything_is_made(host: Host) -> None:
     with pytest.raises(NotSupported):
-        async with host.lease("local", egress=Egress(mode="none")):
+        async with host.lease("local", egress=Egress(mode="none"), config=NOT_ISOLATED):
             pytest.fail("there is a lease")
     async with host.lease("local", egress=Egress(mode="all")) as sandbox:
         assert (await sandbox.execute(["true"])).ok
@@ -276,7 +291,7 @@ async def test_a_stuck_worker_is_replaced_at_the_end_of_a_lease_and_its_sandbox_
     settings = Configuration(host=HostSettings(timing=timing), providers={"local": ProviderSettings(limits=limits)})
     async with Host.open(settings, home=tmp_path / "home", log=records.log) as host:
         mark = tmp_path / "begun"
-        async with host.lease("local") as leased:
+        async with host.lease("local", config=NOT_ISOLATED) as leased:
             running = asyncio.ensure_future(leased.execute(shell=f"echo $$ > {mark}; sleep 600"))
             await begun(mark)
             supervisor = host._supervisor("local")
