@@ -59,7 +59,7 @@ def test_the_list_of_commands_is_what_there_is(sandport: Command) -> None:
     text = done.out.decode()
     for name in COMMANDS:
         assert f"  {name} " in text
-    for absent in ("shell", "env", "secrets", "serve"):
+    for absent in ("env", "secrets", "serve"):
         assert f"  {absent} " not in text
 
 

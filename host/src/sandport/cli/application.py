@@ -24,6 +24,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 COMMANDS = {
     "run": ("sandport.cli.run", "Run a command in a new sandbox, with live output and its exit code."),
     "exec": ("sandport.cli.exec", "Run a command in a sandbox that is there already."),
+    "shell": ("sandport.cli.shell", "Open a shell in a sandbox, on this terminal."),
     "sync": ("sandport.cli.sync", "Copy files into a sandbox that is there, or out of it."),
     "leases": ("sandport.cli.leases", "List the sandboxes that are leased, show one, end some."),
     "reap": ("sandport.cli.reap", "Clean up what killed or failed commands left."),
@@ -133,6 +134,7 @@ EXAMPLES = """
 sandport run -- python -c 'print("hello")'
 sandport run --in . --out report -- pytest --junit-xml report/junit.xml
 sandport run --keep --name try -- make; sandport exec try -- make test; sandport leases end try
+sandport shell
 sandport providers --probe
 sandport doctor
 """

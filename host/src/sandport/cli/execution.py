@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from sandport.host import Host
+from sandport.errors import NotSupported
+from sandport.host import Host, ProviderFacts
 from sandport.sandbox import Sandbox
 from sandport_protocol.capabilities import effective_groups
 
@@ -21,6 +22,8 @@ from .narrator import Narrator
 from .plan import HeldLease, NewLease, Plan
 from .records import Records
 from .report import Report
+from .screen import Screen
+from .terminal import Terminal
 from .work import Work
 
 
@@ -38,6 +41,7 @@ class _Performance:
         self._records = Records(settings, usual="error" if plan.task.talk == "quiet" else "warning")
         self._narrator = Narrator(plan.task.talk, settings, report, for_machine=plan.task.as_json)
         self._records.before_each = self._narrator.status.clear
+        self._screen = Screen(Terminal(), self._records) if plan.task.on_terminal else None
         self._opened_ms = now_ms()
         self._expires_ms: int | None = None
         self._unread = False
@@ -49,7 +53,7 @@ class _Performance:
         started = loop.time()
         try:
             async with hosted(
-                self._plan.configuration, self._interrupts, self._records, on_leaving=self._narrator.status.clear
+                self._plan.configuration, self._interrupts, self._records, on_leaving=self._leaving
             ) as host:
                 self._report.ids.store = host.home.store_id
                 try:
@@ -62,6 +66,11 @@ class _Performance:
         self._report.total_ms = round((loop.time() - started) * 1000)
         self._report.warnings += self._records.errors
         self._epilogue()
+
+    def _leaving(self) -> None:
+        if self._screen is not None:
+            self._screen.give_back()
+        self._narrator.status.clear()
 
     async def _in_host(self, host: Host) -> None:
         lease = self._plan.lease
@@ -85,6 +94,7 @@ class _Performance:
         with narrator.phase("start", f"starting the {provider} worker"):
             facts = await host.describe(provider)
         narrator.tell(f"{provider} worker {facts.hello.provider.version} started", "start")
+        self._check_terminal(facts)
         with narrator.phase("acquire", f"creating a {provider} sandbox"):
             lease = contextlib.AsyncExitStack()
             sandbox = await lease.enter_async_context(
@@ -123,11 +133,20 @@ class _Performance:
             report.ids.provider = sandbox.provider
             report.ids.environment = row.environment if row.environment != sandbox.provider else None
             narrator.tell(f"attached to sandbox {sandbox.id}", "attach")
+            self._check_terminal(await host.describe(sandbox.provider))
             await self._work(sandbox, _feeds(host, sandbox))
+
+    def _check_terminal(self, facts: ProviderFacts) -> None:
+        """Before anything is made or copied: a shell has to have one."""
+        if self._screen is not None and not facts.hello.capabilities.pty:
+            raise NotSupported(
+                f"provider {facts.name} has no terminals (capabilities.pty); sandport run and exec are what it has",
+                dispatched="no",
+            )
 
     async def _work(self, sandbox: Sandbox, feeds: Callable[[], Awaitable[bool]]) -> None:
         try:
-            await Work(self._task, self._narrator, feeds).whole(sandbox)
+            await Work(self._task, self._narrator, feeds, self._screen).whole(sandbox)
         except Exception as error:  # noqa: BLE001 - as above; what follows is letting go
             self._unread = isinstance(error, OutputFailed) and error.closed
             self._narrator.failed(error)
@@ -195,6 +214,8 @@ class _Performance:
                 remark(
                     f"something that the command left behind held its {name} open; what that wrote later is not shown"
                 )
+        if self._screen is not None and self._screen.keeps_size:
+            remark("the provider does not change the size of a terminal; what ran kept that of its start")
         for note in report.notes:
             remark(f"note: {note}")
 

@@ -49,8 +49,8 @@ class Wish(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
 
 
-class RunWish(Wish, frozen=True, kw_only=True):
-    """What `sandport run` was given."""
+class NewWish(Wish, frozen=True, kw_only=True):
+    """The options of those that make a sandbox."""
 
     provider: str | None
     environment: str | None
@@ -59,6 +59,10 @@ class RunWish(Wish, frozen=True, kw_only=True):
     ttl: str | None
     keep: bool
     name: str | None
+
+
+class RunWish(NewWish, frozen=True, kw_only=True):
+    """What `sandport run` was given."""
 
 
 class ExecWish(Wish, frozen=True, kw_only=True):
@@ -97,6 +101,8 @@ class Task(Struct, frozen=True, kw_only=True):
     """An open descriptor; None for no input."""
     command: tuple[str, ...]
     """Empty: files are moved, and that is all."""
+    on_terminal: bool = False
+    """The command gets the user's terminal, for input and output."""
     as_json: bool
     talk: Talk
 
@@ -150,10 +156,18 @@ def plan_of_run(wish: RunWish, settings: Settings) -> Plan:
         UsageError: Something is wrong; the message names the option and the fix.
     """
     _check(wish, "run", "sandport run -- echo hello")
+    return plan_of_new(wish, load(settings.config))
+
+
+def plan_of_new(wish: NewWish, configuration: Configuration, *, usual_ttl_s: float = DEFAULT_TTL_S) -> Plan:
+    """A plan with a sandbox that is to be made.
+
+    Raises:
+        UsageError: As `plan_of_run`.
+    """
     if wish.provider is not None and wish.environment is not None:
         raise UsageError("-p and -e: give one of them; an environment names its provider")
     timeout_s = None if wish.timeout is None else seconds("--timeout", wish.timeout)
-    configuration = load(settings.config)
     base: dict[str, Any] = {}
     if wish.environment is not None:
         found = configuration.environment(wish.environment)
@@ -167,14 +181,14 @@ def plan_of_run(wish: RunWish, settings: Settings) -> Plan:
     lease = NewLease(
         environment=environment,
         config=exposed(provider, base, parse_overrides(wish.overrides), wish.expose),
-        ttl_s=_ttl(wish.ttl, timeout_s),
+        ttl_s=_ttl(wish.ttl, timeout_s, usual_ttl_s),
         keep=wish.keep,
         name=None if wish.name is None else _name(wish.name),
     )
     return Plan(
         configuration=configuration,
         lease=lease,
-        task=_task(wish, timeout_s),
+        task=task_of(wish, timeout_s),
         ids=Ids(provider=provider, environment=wish.environment),
     )
 
@@ -184,15 +198,32 @@ def plan_of_exec(wish: ExecWish, settings: Settings) -> Plan:
     _check(wish, "exec", f"sandport exec {wish.lease or 'LEASE'} -- echo hello")
     if not wish.lease:
         raise UsageError("exec: the lease's id or name is empty; sandport leases shows those that there are")
+    return plan_of_held(wish, wish.lease, load(settings.config))
+
+
+def plan_of_held(wish: Wish, lease: str, configuration: Configuration) -> Plan:
+    """A plan with a sandbox that is there.
+
+    Raises:
+        UsageError: As `plan_of_run`.
+    """
     timeout_s = None if wish.timeout is None else seconds("--timeout", wish.timeout)
-    configuration = load(settings.config)
-    return Plan(configuration=configuration, lease=HeldLease(which=wish.lease), task=_task(wish, timeout_s), ids=Ids())
+    return Plan(configuration=configuration, lease=HeldLease(which=lease), task=task_of(wish, timeout_s), ids=Ids())
 
 
 def _check(wish: Wish, name: str, example: str) -> None:
     if not wish.command or not wish.command[0]:
         raise UsageError(f"{name}: there is no command\nas in: {example}")
     check_talk(quiet=wish.quiet, verbose=wish.verbose)
+    check_selection(wish)
+
+
+def check_selection(wish: Wish) -> None:
+    """Refuse to leave something out of nothing.
+
+    Raises:
+        UsageError: Nothing is copied.
+    """
     if (wish.exclude or wish.gitignore) and not (wish.into or (wish.out and wish.exclude)):
         option = f"--exclude {wish.exclude[0]}" if wish.exclude else "--gitignore"
         raise UsageError(f"{option}: nothing is copied that it could leave something out of; add --in LOCAL")
@@ -244,7 +275,12 @@ def exposed(
     return overrides | {"expose": list(dict.fromkeys([*there, *found]))}
 
 
-def _task(wish: Wish, timeout_s: float | None) -> Task:
+def task_of(wish: Wish, timeout_s: float | None) -> Task:
+    """What is to be done in the sandbox, with what the options name on this machine opened.
+
+    Raises:
+        UsageError: As `plan_of_run`.
+    """
     # What the sandbox made is wanted back, also where the sources' own files say that it is no source.
     excluding = Manner(exclude=patterns(wish.exclude))
     selecting = Manner(exclude=excluding.exclude, gitignore=wish.gitignore)
@@ -287,9 +323,9 @@ def seconds(option: str, text: str) -> float:
     return value
 
 
-def _ttl(text: str | None, timeout_s: float | None) -> float:
+def _ttl(text: str | None, timeout_s: float | None, usual_s: float) -> float:
     if text is None:
-        return DEFAULT_TTL_S if timeout_s is None else max(DEFAULT_TTL_S, timeout_s + _BEYOND_TIMEOUT_S)
+        return usual_s if timeout_s is None else max(usual_s, timeout_s + _BEYOND_TIMEOUT_S)
     ttl_s = seconds("--ttl", text)
     if timeout_s is not None and timeout_s > ttl_s:
         raise UsageError(f"--ttl {text}: the sandbox would end before --timeout {timeout_s:g}; give at least that")

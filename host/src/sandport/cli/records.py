@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -27,22 +28,42 @@ class Records:
         threshold: Any = settings.log_level or ("debug" if settings.debug else usual)
         self.errors: list[str] = []
         self.before_each: Callable[[], object] | None = None
+        self._later: list[Callable[[], None]] | None = None
         self.log = Log(self._json if settings.log_format == "json" else self._plain, threshold=threshold)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Write nothing while the block runs, and all of it afterwards: the terminal is somebody else's."""
+        later: list[Callable[[], None]] = []
+        self._later = later
+        try:
+            yield
+        finally:
+            self._later = None
+            for write_one in later:
+                write_one()
 
     def _plain(self, level: Level, event: str, fields: dict[str, Any]) -> None:
         self._note(level, event)
         rest = "".join(f" {name}={value}" for name, value in fields.items())
-        say(printable(f"{level}: {event}{rest}"))
+        self._write(lambda: say(printable(f"{level}: {event}{rest}")))
 
     def _json(self, level: Level, event: str, fields: dict[str, Any]) -> None:
         self._note(level, event)
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + "Z"
         record = {"time": moment, "level": level, "event": event} | fields
-        write(msgspec.json.encode({k: _plain_value(v) for k, v in record.items()}).decode() + "\n")
+        line = msgspec.json.encode({k: _plain_value(v) for k, v in record.items()}).decode() + "\n"
+        self._write(lambda: write(line))
 
-    def _note(self, level: Level, event: str) -> None:
+    def _write(self, write_one: Callable[[], None]) -> None:
+        if self._later is not None:
+            self._later.append(write_one)
+            return
         if self.before_each is not None:
             self.before_each()
+        write_one()
+
+    def _note(self, level: Level, event: str) -> None:
         if level in {"error", "critical"}:
             self.errors.append(unicode_text(event))
 

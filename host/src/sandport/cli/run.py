@@ -7,8 +7,16 @@ from typing import Any
 import click
 
 from .application import Settings, shared_options
-from .completion import complete_directory, complete_environment, complete_provider
-from .task_options import EXIT_CODES, TaskCommand, command_argument, command_options, copy_options, output_options
+from .task_options import (
+    EXIT_CODES,
+    TaskCommand,
+    command_argument,
+    command_options,
+    copy_options,
+    keeping_options,
+    output_options,
+    place_options,
+)
 
 EXAMPLES = f"""
 sandport run -- echo hello
@@ -34,29 +42,10 @@ A signal, or a reader of our output that goes away, ends it all the same.
     options_metavar="[OPTIONS] [--]",
     short_help="Run a command in a new sandbox.",
 )
-@click.option("-p", "--provider", metavar="NAME", shell_complete=complete_provider, help="Where to; local by default.")
-@click.option(
-    "-e", "--environment", metavar="NAME", shell_complete=complete_environment, help="An environment of sandport.toml."
-)
-@click.option(
-    "-c",
-    "overrides",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Config of the provider, over the environment's; true, 3, [1, 2] as in TOML, dots nest.",
-)
-@click.option(
-    "--expose",
-    metavar="DIR",
-    multiple=True,
-    shell_complete=complete_directory,
-    help="Show a folder of this machine inside, read-only, under its own path; provider local.",
-)
+@place_options
 @copy_options
 @command_options
-@click.option("--ttl", metavar="S", help="Seconds until the sandbox ends by itself; an hour, or the timeout and more.")
-@click.option("--keep", is_flag=True, help="Keep the sandbox for 'sandport exec', and say its id.")
-@click.option("--name", metavar="NAME", help="What to call the lease; an id stands for it otherwise.")
+@keeping_options(ttl="Seconds until the sandbox ends by itself; an hour, or the timeout and more.")
 @output_options
 @shared_options
 @command_argument

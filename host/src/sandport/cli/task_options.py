@@ -1,4 +1,4 @@
-"""The options that `sandport run` and `exec` share."""
+"""The options that `sandport run`, `exec` and `shell` share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from .application import ExampleCommand
-from .completion import complete_file
+from .completion import complete_directory, complete_environment, complete_file, complete_provider
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -76,6 +76,57 @@ def selection_options(*, exclude: str, gitignore: str) -> tuple[Callable[[_F], _
     )
 
 
+def place_options(function: _F) -> _F:
+    """Where a new sandbox is made, and with what."""
+    for option in (
+        click.option(
+            "--expose",
+            metavar="DIR",
+            multiple=True,
+            shell_complete=complete_directory,
+            help="Show a folder of this machine inside, read-only, under its own path; provider local.",
+        ),
+        click.option(
+            "-c",
+            "overrides",
+            metavar="KEY=VALUE",
+            multiple=True,
+            help="Config of the provider, over the environment's; true, 3, [1, 2] as in TOML, dots nest.",
+        ),
+        click.option(
+            "-e",
+            "--environment",
+            metavar="NAME",
+            shell_complete=complete_environment,
+            help="An environment of sandport.toml.",
+        ),
+        click.option(
+            "-p",
+            "--provider",
+            metavar="NAME",
+            shell_complete=complete_provider,
+            help="Where to; local by default.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def keeping_options(*, ttl: str) -> Callable[[_F], _F]:
+    """How long a new sandbox is there, with the words for it."""
+
+    def decorated(function: _F) -> _F:
+        for option in (
+            click.option("--name", metavar="NAME", help="What to call the lease; an id stands for it otherwise."),
+            click.option("--keep", is_flag=True, help="Keep the sandbox for 'sandport exec', and say its id."),
+            click.option("--ttl", metavar="S", help=ttl),
+        ):
+            function = option(function)
+        return function
+
+    return decorated
+
+
 def command_options(function: _F) -> _F:
     """How the command runs."""
     for option in (
@@ -90,8 +141,7 @@ def command_options(function: _F) -> _F:
 def output_options(function: _F) -> _F:
     """Its input, and what is said."""
     for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Say what is done, and how long it took."),
-        click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors."),
+        talk_options,
         click.option(
             "--json", "as_json", is_flag=True, help="One object on stdout; the command's output goes to stderr."
         ),
@@ -101,6 +151,16 @@ def output_options(function: _F) -> _F:
             shell_complete=complete_file,
             help="The command's input, '-' for ours; empty by default.",
         ),
+    ):
+        function = option(function)
+    return function
+
+
+def talk_options(function: _F) -> _F:
+    """How much is said."""
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="Say what is done, and how long it took."),
+        click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors."),
     ):
         function = option(function)
     return function

@@ -18,6 +18,7 @@ from .listing import put_lines
 from .narrator import Narrator
 from .plan import Task
 from .report import Phase
+from .screen import Screen
 from .status import human_bytes
 from .streams import Inlet, outlets
 from .transfer import Transfer
@@ -33,13 +34,21 @@ class Work:
         task: What to do.
         narrator: Who is told.
         can_feed: Whether the sandbox runs programs whose input comes bit by bit.
+        screen: Where the command runs, if the user's terminal is to be its own.
     """
 
-    def __init__(self, task: Task, narrator: Narrator, can_feed: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self,
+        task: Task,
+        narrator: Narrator,
+        can_feed: Callable[[], Awaitable[bool]],
+        screen: Screen | None = None,
+    ) -> None:
         self._task = task
         self._narrator = narrator
         self._report = narrator.report
         self._can_feed = can_feed
+        self._screen = screen
         self._outlets = outlets(only_stderr=task.as_json)
 
     async def whole(self, sandbox: Sandbox) -> None:
@@ -69,6 +78,8 @@ class Work:
         self._narrator.tell(f"{self._task.command[0]} {_how(outcome)}", "command")
 
     async def _command(self, sandbox: Sandbox) -> Outcome:
+        if self._screen is not None:
+            return await self._screen.run(sandbox, self._task)
         stdin = self._task.stdin
         if stdin is None:
             return await self._execute(sandbox, b"")
