@@ -20,7 +20,7 @@ from sandport import blocking, errors
 INTERNAL = {
     "Host": {"abandon", "store"},
     "Sandbox": {"call", "client", "groups", "leave", "request_destroy", "run_apart", "start_apart"},
-    "Process": {"aclose", "follow"},
+    "Process": {"aclose", "follow", "when_ended"},
 }
 
 

@@ -17,6 +17,7 @@ SandportError                        .retry: now | later | never      .dispatche
   CallCancelled                      the caller cancelled, and the worker said what became of it
   SyncError                          files: sandport.sync.errors draws its branch
   LeaseLost                          this lease cannot be used any more
+  NotAuthorised                      the embedder's authoriser refuses; nothing was written down, nothing was sent
   InUse                              another process uses the lease; it was left alone
   Stale                              a row of the journal is not what it was taken for; nothing was changed
   WireError                          what a provider answered: one class for each condition, see
@@ -89,6 +90,7 @@ __all__ = [
     "MethodNotFound",
     "NameTaken",
     "NotAttached",
+    "NotAuthorised",
     "NotInitialized",
     "NotSupported",
     "OutputGap",
@@ -173,6 +175,13 @@ class CallCancelled(SandportError):
 
 class LeaseLost(SandportError):
     """The lease ended: released, expired, or its sandbox is gone."""
+
+
+class NotAuthorised(SandportError):
+    """The embedder's authoriser refuses this, or could not be asked: `sandport_authorise` of a plugin.
+
+    Nothing was written down, and nothing was sent.
+    """
 
 
 _OF_THE_STORE = frozenset({"InUse", "LeaseUnknown", "NameTaken", "Stale", "StoreUnusable"})

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import math
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw, Struct
 
@@ -44,9 +44,14 @@ from .numbers import Timing
 from .sandbox import Sandbox
 from .store.sqlite import SqliteStore
 from .store.store import Store
+from .witness import NO_LEASE_WITNESS
 from .worker.environment import withheld
 from .worker.launch import WorkerCommand
 from .worker.supervisor import Supervisor, WorkerKey, worker_key
+
+if TYPE_CHECKING:
+    from .hooks import Verb
+    from .plugins import Plugins
 
 LEASE_S = 3600.0
 """A lease lasts an hour unless asked otherwise (protocol: Numbers)."""
@@ -78,6 +83,7 @@ class Host:
         environ: Mapping[str, str],
         clock: Clock,
         log: Log,
+        plugins: Plugins | None = None,
     ) -> None:
         self.configuration = configuration
         self.home = home
@@ -91,6 +97,12 @@ class Host:
         self._sandboxes: dict[str, Sandbox] = {}
         self._failures: list[BaseException] = []
         self._closing = False
+        self._plugins = plugins
+        witness = NO_LEASE_WITNESS
+        if plugins is not None:
+            from .lease.events import LeaseEvents
+
+            witness = LeaseEvents(plugins, store, clock.now_ms)
         self._book = Book(
             store,
             instance.id,
@@ -101,6 +113,7 @@ class Host:
             delays=configuration.host.clean_up,
             clock=clock,
             log=log,
+            witness=witness,
         )
 
     @staticmethod
@@ -114,6 +127,7 @@ class Host:
         cleans_up: bool = True,
         clock: Clock | None = None,
         log: Log | None = None,
+        plugins: Sequence[object] = (),
     ) -> AsyncIterator[Host]:
         """A host for the length of the block; it also cleans up what dead hosts of the same home left.
 
@@ -127,9 +141,12 @@ class Host:
             clock: Whose time decides what is due in clean-up; the machine's by default.
             log: Where records go; by default structlog, or the standard library's logging where that is not
                 configured.
+            plugins: Objects with hooks for events, redaction and authorisation, called in this order; see
+                `sandport.hooks`.
 
         Raises:
             ConfigurationInvalid: A file has a fault; nothing was started.
+            UsageError: A plugin cannot be used; nothing was started.
             HomeUnusable: The folder for state cannot be used; nothing was started.
             StoreUnusable: The journal cannot be opened; nothing was started.
 
@@ -139,6 +156,8 @@ class Host:
         configuration = config if isinstance(config, Configuration) else load(config, environ=environ)
         place = Home.open(None if home is None else Path(home), environ)
         clock = clock or SystemClock()
+        log = log or Log()
+        hung_in = _hung_in(plugins, log)
         instance = _begun(place.root)
         try:
             store = await SqliteStore.open(place.journal, store_id=place.store_id, clock=clock)
@@ -151,7 +170,8 @@ class Host:
                     is_run_live=is_run_live,
                     environ=environ,
                     clock=clock,
-                    log=log or Log(),
+                    log=log if hung_in is None else hung_in.log,
+                    plugins=hung_in,
                 )
                 if cleans_up:
                     host._spawn(host._book.run(), "sandport clean-up")
@@ -199,6 +219,8 @@ class Host:
             await asyncio.wait(self._tasks)
         # What is still under way has no worker any more, and ends with that.
         await self._book.finish()
+        if self._plugins is not None:
+            await self._plugins.finish()
         if self._failures:
             raise self._failures[0]
 
@@ -312,6 +334,7 @@ class Host:
 
         Raises:
             EnvironmentUnknown, ProviderUnknown, NameTaken: Nothing was started.
+            NotAuthorised: A plugin refuses; nothing was started.
             StoreUnusable: The journal cannot take the intent; nothing was created.
             WorkerStartFailed: The provider's worker does not come up.
             WireError: What the provider answered, e.g. ConfigInvalid, QuotaExceeded, NotSupported.
@@ -329,6 +352,10 @@ class Host:
             keep=keep,
             name=name,
         )
+        if self._plugins is not None:
+            from .lease.events import leasing
+
+            await self._plugins.authorise(leasing(request))
         settings = self.configuration.providers.get(request.provider, ProviderSettings())
         workers = self._supervisor(request.provider, request.tenant)
         sandbox = await self._book.acquire(request, workers, at_once=settings.creates_at_once)
@@ -355,10 +382,12 @@ class Host:
         Raises:
             LeaseUnknown: There is none.
             LeaseLost: It has ended, or its sandbox is gone.
+            NotAuthorised: A plugin refuses; nothing was changed.
             Unavailable: Its sandbox cannot be reached now.
 
         Cancel: leaves the lease as it was.
         """
+        lease = await self._authorised("attach", lease)
         async with self._book.attached(lease) as sandbox:
             with self._book.holding(sandbox, on_lost):
                 yield sandbox
@@ -377,9 +406,11 @@ class Host:
         Raises:
             LeaseUnknown: There is none.
             InUse: Another process uses it; nothing was changed.
+            NotAuthorised: A plugin refuses; nothing was changed.
 
         Repeat: confirms again.
         """
+        lease = await self._authorised("end", lease, reason=reason, force=force)
         return await finished(self._book.end(lease, reason=reason, force=force))
 
     async def clean_up(self, *, everything: bool = True, on_done: OnDone | None = None) -> tuple[Attempted, ...]:
@@ -408,7 +439,23 @@ class Host:
         )
 
     async def end_unknown(self, unknown: Unknown) -> Attempted:
-        """End a sandbox that `find_unknown` found. A copy of this store may be using it: ask first."""
+        """End a sandbox that `find_unknown` found. A copy of this store may be using it: ask first.
+
+        Raises:
+            NotAuthorised: A plugin refuses; nothing was asked of the provider.
+        """
+        if self._plugins is not None:
+            from .hooks import Action
+
+            account = unknown.account
+            await self._plugins.authorise(
+                Action(
+                    verb="end unknown",
+                    provider=account.provider,
+                    tenant=account.tenant,
+                    sandbox_id=unknown.sandbox_id,
+                )
+            )
         limits = self._book.limits
         return await end_unknown(unknown, self._supervisor, limits=limits, timing=self._timing, log=self._log)
 
@@ -417,8 +464,21 @@ class Host:
 
         Raises:
             Stale: There is no such sandbox, or it is gone.
+            NotAuthorised: A plugin refuses; nothing was changed.
         """
-        await self._book.store.forget(sandbox_id, by=self._instance.id, reason=reason)
+        if self._plugins is not None and await self._book.store.sandbox(sandbox_id) is not None:
+            await self._authorised("forget", sandbox_id, reason=reason)
+        await self._book.forget(sandbox_id, reason=reason)
+
+    async def _authorised(self, verb: Verb, lease: str, *, reason: str | None = None, force: bool = False) -> str:
+        """Which lease is meant, once the plugins have nothing against it; without plugins it is taken as it is."""
+        if self._plugins is None:
+            return lease
+        from .lease.events import acting
+
+        leased = await self._book.store.leased(lease)
+        await self._plugins.authorise(acting(verb, leased, reason=reason, force=force))
+        return leased.lease.id
 
     @property
     def store(self) -> Store:
@@ -493,6 +553,14 @@ class Host:
             worker = supervisor.current
             if worker is not None:
                 worker.let_go()
+
+
+def _hung_in(plugins: Sequence[object], log: Log) -> Plugins | None:
+    if not plugins:
+        return None
+    from .plugins import Plugins
+
+    return Plugins(plugins, log)
 
 
 def _begun(root: Path) -> Instance:

@@ -12,6 +12,8 @@ from typing import Any, Final
 from .worker.stderr import Level
 
 Write = Callable[[Level, str, dict[str, Any]], None]
+Redact = Callable[[str], str]
+"""The text as it may be written; never raises."""
 
 ORDER: Final[dict[Level, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 """Levels by severity, as in the standard library."""
@@ -41,6 +43,7 @@ class Log:
         threshold: The lowest level that passes.
         fields: Values that go with every record.
         also: Takes the same records too, each with a threshold of its own.
+        redact: Every text is given to it, once, before any of them gets it.
     """
 
     def __init__(
@@ -50,26 +53,53 @@ class Log:
         threshold: Level = "info",
         fields: dict[str, Any] | None = None,
         also: tuple[tuple[Level, Write], ...] = (),
+        redact: Redact | None = None,
     ) -> None:
         self._write = write
         self._threshold = threshold
         self._fields = fields or {}
         self._also = also
+        self._redact = redact
 
     def bind(self, **fields: Any) -> Log:
         """The same log with more values on every record."""
-        return Log(self._write, threshold=self._threshold, fields=self._fields | fields, also=self._also)
+        return self._but(fields=self._fields | fields)
 
     def and_to(self, write: Write, *, threshold: Level = "info") -> Log:
         """The same log, written to one place more."""
-        also = (*self._also, (threshold, write))
-        return Log(self._write, threshold=self._threshold, fields=self._fields, also=also)
+        return self._but(also=(*self._also, (threshold, write)))
+
+    def redacted_by(self, redact: Redact) -> Log:
+        """The same log, whose texts are redacted before they are written to any place."""
+        return self._but(redact=redact)
+
+    def _but(self, **changed: Any) -> Log:
+        made: dict[str, Any] = {
+            "threshold": self._threshold,
+            "fields": self._fields,
+            "also": self._also,
+            "redact": self._redact,
+        }
+        return Log(self._write, **(made | changed))
+
+    def redacted(self, text: str) -> str:
+        """A text as this log would write it: for what is written elsewhere."""
+        return text if self._redact is None else self._redact(text)
 
     def __call__(self, level: Level, event: str, **fields: Any) -> None:
         """Write one record."""
         order = ORDER[level]
+        places = [write for threshold, write in self._also if order >= ORDER[threshold]]
         if order >= ORDER[self._threshold]:
-            self._write(level, event, self._fields | fields)
-        for threshold, write in self._also:
-            if order >= ORDER[threshold]:
-                write(level, event, self._fields | fields)
+            places.insert(0, self._write)
+        if not places:
+            return
+        values = self._fields | fields
+        if self._redact is not None:
+            event, values = self._redact(event), {name: self._value(value) for name, value in values.items()}
+        for write in places:
+            write(level, event, dict(values))
+
+    def _value(self, value: Any) -> Any:
+        # What is neither text nor a number is written as its text, which may have anything in it.
+        return value if value is None or isinstance(value, int | float) else self.redacted(str(value))

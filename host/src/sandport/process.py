@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -152,6 +152,21 @@ class Process:
         finally:
             self._iterations -= 1
             self._keep_unless_iterated()
+
+    def when_ended(self, tell: Callable[[Outcome | BaseException], None]) -> None:
+        """Have it told once, on the event loop, how the process ended, or why that cannot be known."""
+        assert self._call is not None  # follow() came first
+        call = self._call
+
+        def ended(future: asyncio.Future[Raw]) -> None:
+            try:
+                result = self._client.result_of(call, future.result(), WaitProcessResult)
+                end: Outcome | BaseException = outcome_of(result, self._lane, self._captures)
+            except (SandportError, asyncio.CancelledError) as error:
+                end = error
+            tell(end)
+
+        call.future.add_done_callback(ended)
 
     def _keep_unless_iterated(self) -> None:
         if self._closing or (self._awaited and not self._iterations):

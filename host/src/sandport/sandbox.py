@@ -55,6 +55,7 @@ from .outcome import Outcome
 from .process import Process
 from .store.records import Ref
 from .verdict import outcome_of, with_partial
+from .witness import NO_SANDBOX_WITNESS, SandboxWitness
 from .worker.client import WorkerClient
 
 if TYPE_CHECKING:
@@ -96,10 +97,18 @@ class Sandbox:
         lease: What the provider answered at the acquire.
         ref: Which generation of it is leased.
         attachment: The sandbox at its provider's workers, for the host's own use.
+        witness: Told of commands and processes, likewise.
     """
 
     def __init__(
-        self, request: LeaseRequest, lease: LeaseResult, attachment: Attachment, tenure: Tenure, *, timing: Timing
+        self,
+        request: LeaseRequest,
+        lease: LeaseResult,
+        attachment: Attachment,
+        tenure: Tenure,
+        *,
+        timing: Timing,
+        witness: SandboxWitness = NO_SANDBOX_WITNESS,
     ) -> None:
         self.id = request.sandbox_id
         self.lease_id = tenure.lease_id
@@ -107,6 +116,7 @@ class Sandbox:
         self.provider = request.provider
         self._env = request.env
         self.attachment = attachment
+        self.witness = witness
         self.ref = tenure.ref
         self._tenure = tenure
         self._timing = timing
@@ -184,11 +194,13 @@ class Sandbox:
             # It waits for its turn where the vendor holds the credential back; it is never run again.
             patience_s = LONGEST_S if timeout_s is None else timeout_s + self._timing.acquire_s
             async with self._places:
-                return await self.attachment.limited(
-                    lambda: self._execute(params, line, captures, spilled, on_output),
-                    patience_s=patience_s,
-                    repeats=False,
-                )
+                with self.witness.command(line) as done:
+                    outcome = await self.attachment.limited(
+                        lambda: self._execute(params, line, captures, spilled, on_output),
+                        patience_s=patience_s,
+                        repeats=False,
+                    )
+                    return done(outcome)
 
     async def _execute(
         self,
@@ -323,6 +335,7 @@ class Sandbox:
         if "process" not in worker.groups or "process" in self.lease.without:
             raise NotSupported(f"provider {self.provider} has no processes (startProcess); execute() is what it has")
         async with self._places, self._running(line, stdin=stdin, pty=pty, captures=captures) as process:
+            self.witness.process(line, process)
             yield process
 
     @contextlib.asynccontextmanager

@@ -21,6 +21,7 @@ from sandport.errors import NotSupported, ProtocolViolation, SandportError
 from sandport.numbers import Timing
 from sandport.store.records import Ref
 from sandport.store.store import Store
+from sandport.witness import NO_LEASE_WITNESS, LeaseWitness
 from sandport.worker.client import WorkerClient
 from sandport.worker.lifetime import Worker
 from sandport.worker.open_call import OpenCall
@@ -68,6 +69,7 @@ class Acquiring:
         instance: Whose lease it is.
         now_ms: The host's clock.
         on_open: Told when the create is sent: until the worker has answered it, it may still happen.
+        witness: Told when the sandbox is there.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Acquiring:
         timing: Timing,
         now_ms: Callable[[], int],
         on_open: Callable[[WorkerClient, OpenCall], None],
+        witness: LeaseWitness = NO_LEASE_WITNESS,
     ) -> None:
         self._request = request
         self._store = store
@@ -86,6 +89,7 @@ class Acquiring:
         self._timing = timing
         self._now_ms = now_ms
         self._on_open = on_open
+        self._witness = witness
         self.ref = Ref(request.sandbox_id, 1)
         self.maybe_created = False
         """The create may have been sent, and was not refused: a sandbox may exist."""
@@ -146,6 +150,7 @@ class Acquiring:
             lease_result=codec.encode(lease),
             expires_at_ms=expires_at_ms,
         )
+        self._witness.started(self._request, expires_at_ms)
         return lease
 
     async def settle(self) -> None:

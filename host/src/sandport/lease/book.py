@@ -23,6 +23,7 @@ from sandport.store.errors import InUse, Stale, StoreUnusable
 from sandport.store.records import Leased, Ref, SandboxRow
 from sandport.store.states import CLEANED
 from sandport.store.store import Store
+from sandport.witness import NO_LEASE_WITNESS, LeaseWitness
 from sandport.worker.client import WorkerClient
 from sandport.worker.lifetime import Worker
 from sandport.worker.open_call import OpenCall
@@ -51,6 +52,7 @@ class Book:
         deaths: Who knows which other hosts are dead.
         workers_of: Where a provider's worker comes from.
         is_run_live: The embedder's word on the runs of dead hosts.
+        witness: Told what becomes of leases, and what is done in their sandboxes.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class Book:
         delays: Delays,
         clock: Clock,
         log: Log,
+        witness: LeaseWitness = NO_LEASE_WITNESS,
     ) -> None:
         self.store = store
+        self._witness = witness
         self._instance = instance
         self._workers_of = workers_of
         self._timing = timing
@@ -93,6 +97,7 @@ class Book:
             clock=clock,
             log=log,
             draw=random.Random(),
+            witness=witness,
         )
         self._recovery = Recovery(store, instance, deaths, is_run_live=is_run_live, log=log)
 
@@ -141,6 +146,7 @@ class Book:
             timing=self._timing,
             now_ms=self._clock.now_ms,
             on_open=lambda client, call: self._creates.update({request.sandbox_id: (client, call)}),
+            witness=self._witness,
         )
         try:
             await self.store.request(
@@ -153,7 +159,8 @@ class Book:
         self._creates.pop(request.sandbox_id, None)
         attachment = self._attachment(request, acquired.lease.handle, workers, worker=acquired.worker)
         tenure = self._tenure(acquiring.ref, request, attachment)
-        return Sandbox(request, acquired.lease, attachment, tenure, timing=self._timing)
+        witness = self._witness.sandbox(request)
+        return Sandbox(request, acquired.lease, attachment, tenure, timing=self._timing, witness=witness)
 
     @contextlib.contextmanager
     def holding(self, sandbox: Sandbox, on_lost: Callable[[str], None] | None = None) -> Iterator[None]:
@@ -163,7 +170,7 @@ class Book:
             sandbox: What is held.
             on_lost: Told why, once, when the sandbox is there no more, or is another's.
         """
-        sandbox.attachment.on_lost = on_lost
+        sandbox.attachment.on_lost = sandbox.witness.on_lost(on_lost)
         self._held[sandbox.attachment] = sandbox.ref
         try:
             yield
@@ -181,15 +188,15 @@ class Book:
     def _tenure(self, ref: Ref, request: LeaseRequest, attachment: Attachment) -> Tenure:
         return Tenure(
             ref,
-            request.lease_id,
+            request,
             attachment,
             store=self.store,
             instance=self._instance,
             clean_up=self.clean_up,
             spawn=self._spawn,
-            kept=request.keep,
             timing=self._timing,
             log=self._log.bind(sandbox=request.sandbox_id),
+            witness=self._witness,
         )
 
     def _still_creating(self, sandbox_id: str) -> bool:
@@ -339,7 +346,8 @@ class Book:
             self._clock.now_ms(),
             otherwise_ms=leased.sandbox.expires_at_ms,
         )
-        return Sandbox(request, lease, attachment, tenure, timing=self._timing)
+        witness = self._witness.sandbox(request)
+        return Sandbox(request, lease, attachment, tenure, timing=self._timing, witness=witness)
 
     # -------------------------------------------------------------- ending
 
@@ -380,6 +388,18 @@ class Book:
                     return await self.clean_up.attempt(stale.row, dead=dead)
                 raise
             return await self.clean_up.settle(row)
+
+    async def forget(self, sandbox_id: str, *, reason: str) -> None:
+        """Take a sandbox for gone although nobody confirmed it.
+
+        Raises:
+            Stale: There is no such sandbox, or it is gone.
+            StoreUnusable: The journal cannot be written; nothing was done.
+        """
+        await self.store.forget(sandbox_id, by=self._instance, reason=reason)
+        row = await self.store.sandbox(sandbox_id)
+        if row is not None:
+            await self._witness.row_ended(row, confirmed=False)
 
     # -------------------------------------------------------------- clean-up
 

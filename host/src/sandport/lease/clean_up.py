@@ -31,6 +31,7 @@ from sandport.rate_limits import RateLimits
 from sandport.store.errors import InUse, Stale, StoreUnusable
 from sandport.store.records import Ref, SandboxRow
 from sandport.store.store import NOBODY, Store
+from sandport.witness import NO_LEASE_WITNESS, LeaseWitness
 from sandport.worker.stderr import Level
 from sandport_protocol.errors import WireError
 
@@ -81,6 +82,7 @@ class CleanUp:
         clock: Whose time decides what is due and settled.
         log: Where failures are noted.
         draw: For the jitter of the delays.
+        witness: Told of what came of each attempt.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class CleanUp:
         clock: Clock,
         log: Log,
         draw: random.Random,
+        witness: LeaseWitness = NO_LEASE_WITNESS,
     ) -> None:
         self._store = store
         self._instance = instance
@@ -107,6 +110,7 @@ class CleanUp:
         self._clock = clock
         self._log = log
         self._draw = draw
+        self._witness = witness
         self._in_hand: set[str] = set()
         """What an attempt of this host is at: one at a time for a sandbox."""
         self.owed: dict[str, str] = {}
@@ -279,6 +283,7 @@ class CleanUp:
             await self._refuse(row, "its owner died before it was created")
         else:
             await self._store.gone(row.ref, by=self._instance, what=end)
+            await self._witness.row_ended(row, confirmed=True)
         return Attempted(row.id, row.provider, "gone", end)
 
     async def _refuse(self, row: SandboxRow, reason: str) -> None:
@@ -364,6 +369,7 @@ class CleanUp:
         # that, see it in no list, and take it for gone.
         if not self._still_creating(row.id):
             await self._store.failed(row.ref, by=self._instance, error=detail, due_at_ms=due_ms, counts=counts)
+        await self._witness.row_ended(row, confirmed=False)
         return Attempted(row.id, row.provider, "later", detail)
 
 

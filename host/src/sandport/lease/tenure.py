@@ -13,9 +13,11 @@ from sandport.numbers import Timing
 from sandport.store.errors import InUse, Stale, StoreUnusable
 from sandport.store.records import Ref
 from sandport.store.store import Store
+from sandport.witness import NO_LEASE_WITNESS, LeaseWitness
 
 from .attachment import Attachment
 from .clean_up import CleanUp
+from .request import LeaseRequest
 
 Spawn = Callable[[Coroutine[Any, Any, bool], str], "asyncio.Task[bool]"]
 """Start a task that the host waits for before it closes the journal."""
@@ -33,20 +35,22 @@ class Tenure:
     def __init__(
         self,
         ref: Ref,
-        lease_id: str,
+        request: LeaseRequest,
         attachment: Attachment,
         *,
         store: Store,
         instance: str,
         clean_up: CleanUp,
         spawn: Spawn,
-        kept: bool,
         timing: Timing,
         log: Log,
+        witness: LeaseWitness = NO_LEASE_WITNESS,
     ) -> None:
-        self.lease_id = lease_id
-        self.kept = kept
+        self.lease_id = request.lease_id
+        self.kept = request.keep
         self.ref = ref
+        self._request = request
+        self._witness = witness
         self._attachment = attachment
         self._store = store
         self._instance = instance
@@ -98,7 +102,9 @@ class Tenure:
             return await self._ended_elsewhere(stale)
         except StoreUnusable as error:
             self._clean_up.owed[self.ref.sandbox_id] = reason
-            return await self._end_unwritten(error)
+            confirmed = await self._end_unwritten(error)
+            self._witness.ended(self._request, reason, confirmed=confirmed)
+            return confirmed
         try:
             attempted = await self._clean_up.settle(row, self._attachment)
         except StoreUnusable as error:
@@ -112,7 +118,9 @@ class Tenure:
         """Another process ended it, or is at it; nothing of it is ours any more."""
         self._attachment.lose("another process ended it")
         row = why.row
-        if row is None or row.state == "gone" or row.generation != self.ref.generation:
+        gone = row is None or row.state == "gone" or row.generation != self.ref.generation
+        self._witness.ended_elsewhere(self._request, confirmed=gone)
+        if row is None or gone:
             return True
         self._log("warning", f"the end of the sandbox is left to another process: it is {row.state}")
         return False
@@ -143,3 +151,6 @@ class Tenure:
             await self._store.release(self.lease_id, by=self._instance)
         except Stale as stale:
             self._log("warning", f"the kept lease had ended before its block: {stale}")
+            gone = stale.row is not None and stale.row.state == "gone"
+            self._witness.ended_elsewhere(self._request, confirmed=gone)
+        self._witness.released(self._request)

@@ -139,6 +139,10 @@ class Worker:
     def _from_wire(self, level: Level, line: str) -> None:
         self._log(level, line, source="wire")
 
+    def _log_tail(self) -> tuple[str, ...]:
+        """The last lines of its log as they were written: they get into errors, and from there anywhere."""
+        return tuple(map(self._log.redacted, self._stderr.tail))
+
     # -------------------------------------------------------------- start
 
     async def _connect(self) -> None:
@@ -194,7 +198,7 @@ class Worker:
 
     def _start_message(self, what: str, environ: Mapping[str, str]) -> str:
         text = what if what.startswith("the ") else f"the {self._title} worker {what}"
-        tail = [line for line in self._stderr.tail if line.strip()][-3:]
+        tail = [line for line in self._log_tail() if line.strip()][-3:]
         if tail:
             text += "; its log ends: " + " | ".join(line.strip()[:300] for line in tail)
         if self._hello is not None:
@@ -338,7 +342,7 @@ class Worker:
             phase=self._state,
             cause=self._cause,
             kind=self._kind,
-            log_tail=self._stderr.tail,
+            log_tail=self._log_tail(),
             open_methods=self.client.open_methods,
             peak_memory_bytes=exited.peak_memory_bytes,
             memory=memory_facts(self.process.kills_before) if killed else MemoryFacts(),
