@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -310,7 +311,18 @@ def test_want_of_memory_is_told_by_the_kernels_own_count_and_by_nothing_else(lim
 
 def test_limits_of_a_process_are_kept(limited: Inside) -> None:
     assert limited.says("ulimit -n; ulimit -Hn; ulimit -c") == "100\n100\n0\n"
-    assert "error" in limited.worker.answer(limited.worker.begin("execute", sandboxId=limited.id, argv=["no-such"]))
+    assert limited.run("kill -SEGV $$").get("coreDumped", False) is False
+
+
+def test_more_open_files_than_the_host_may_have_are_refused(worker: Worker) -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    config = {"isolation": "require", "open_files": most + 1}
+    error = worker.answer(worker.begin("acquireLease", sandboxId=f"sp{'c' * 26}", ttlMs=60_000, config=config))["error"]
+    if most < 1_000_000:
+        assert (error["data"]["condition"], error["data"]["detail"]["field"]) == ("NotSupported", "config.open_files")
+        assert str(most) in error["message"]
+    else:
+        assert error["data"]["condition"] == "ConfigInvalid"
 
 
 # ---------------------------------------------------------------- the end
