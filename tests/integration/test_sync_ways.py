@@ -3,8 +3,9 @@
 import asyncio
 import itertools
 import os
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from host.tests.sync.trees import Directory, File, Link, look, make, make_socket
+from host.tests.sync.trees import Directory, File, Link, Node, look, make, make_socket
 from sandport.sandbox import Sandbox
 from sandport.sync import SyncProgress, SyncResult
 from sandport.sync.errors import PathOutsideRootError, TargetBusyError
+from tests.integration.stage import eventually
 from tests.integration.sync_stage import (
     TRICKY,
     WAYS,
@@ -27,6 +29,7 @@ from tests.integration.sync_stage import (
     every_way,
     few_names,
     inside,
+    open_ends,
     seen_below,
     trees,
 )
@@ -358,3 +361,53 @@ def test_what_has_no_bytes_is_skipped_and_told(ways: Ways, way: str) -> None:
     assert os.listdir(folder / "out") == ["file"]
     # What the worker's own program leaves out it tells in words.
     assert (went.skipped_count + went.changed_count, went.files) == (2, 1)
+
+
+# ------------------------------------------------------------------ cancels
+
+TURNS = (0, 1, 10, 100, 1_000, 4_000, 16_000)
+"""Of the loop, until the cancel comes: before anything, and at some places in the middle."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cancel_at_any_moment_leaves_all_or_nothing(ways: Ways, way: str) -> None:
+    sandbox, folder = ways.sandboxes[way], ways.fresh()
+    content: dict[bytes, Node] = {b"%d" % i: File(os.urandom(1 << 20)) for i in range(8)}
+    make(folder / "source", Directory({**content, b"d": Directory({b"f": File(b"f")})}))
+    there = look(folder / "source")
+    make(inside(sandbox, folder.name), Directory(content))
+    os.mkdir(inside(sandbox, f"{folder.name}-in"))
+
+    async def cut(doing: Coroutine[object, object, object], turns: int) -> bool:
+        moving = asyncio.ensure_future(doing)
+        for _ in range(turns):
+            if moving.done():
+                break
+            await asyncio.sleep(0)
+        moving.cancel()
+        await asyncio.wait((moving,))
+        return moving.cancelled()
+
+    async def go() -> None:
+        await sandbox.read_bytes(f"{folder.name}/0")
+        before = open_ends()
+        for turns in TURNS:
+            target = f"{folder.name}-in/{turns}"
+            if not await cut(sandbox.sync_in(folder / "source", target), turns):
+                assert different(there, look(inside(sandbox, target))) == {}
+            elif way != "local" and os.listdir(inside(sandbox, f"{folder.name}-in")) == [str(turns).encode()]:
+                assert different(there, look(inside(sandbox, target))).keys() <= {()}
+            shutil.rmtree(inside(sandbox, target), ignore_errors=True)
+            assert scratch_in(inside(sandbox, f"{folder.name}-in")) == []
+            await cut(sandbox.sync_out(folder.name, folder / f"out-{turns}"), turns)
+            assert scratch_in(os.fsencode(folder)) == []
+            assert not await cut(sandbox.sync_out(folder.name, folder / "again"), 10**9)
+            await eventually(lambda: open_ends() <= before)
+
+    ways.run(go())
+    assert_no_scratch(sandbox)
+
+
+def scratch_in(folder: bytes) -> list[bytes]:
+    """Names of ours, at any depth."""
+    return [name for _, there, files in os.walk(folder) for name in there + files if name.startswith(b".sandport-")]

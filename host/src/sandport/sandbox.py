@@ -406,9 +406,9 @@ class Sandbox:
         """Copy a file or a tree of this machine into the sandbox: content, modes, times, links, names of any bytes.
 
         It goes the best way that the provider has: directly into a directory of this machine, over a socket, or over a
-        command. Options, results and errors are the same. Over a command the sandbox needs sh, tar, mv, mkdir, rm and
-        chmod (find and xargs for `delete`); a tar that keeps less than nanoseconds, or no times of links (BusyBox),
-        loses those.
+        command. Options, results and errors are the same. By the last two the sandbox needs sh, tar, mv, mkdir, rm and
+        chmod (find and xargs for `delete` and `dry_run`); a tar that keeps less than nanoseconds, or no times of links
+        (BusyBox), loses those.
 
         Args:
             local: A file or a directory; the contents of a directory become contents of `remote`. Links in it stay

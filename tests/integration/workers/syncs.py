@@ -108,6 +108,8 @@ class Syncing(Worker):
             stderr=subprocess.PIPE,
         )
         self.tars[request] = child
+        if self.cancelled[request].is_set():
+            child.kill()
         _, said = child.communicate()
         if self.cancelled[request].is_set():
             raise Refused(-32026, "cancelled", condition="Cancelled", dispatched="unknown")
@@ -184,9 +186,12 @@ class Syncing(Worker):
 
             def move() -> None:
                 nonlocal total
-                while data := mine.recv(1 << 16):
-                    line.sendall(data)
-                    total += len(data)
+                try:
+                    while data := mine.recv(1 << 16):
+                        line.sendall(data)
+                        total += len(data)
+                except OSError:
+                    mine.shutdown(socket.SHUT_RDWR)  # the host takes no more, so tar is to end
 
             mover = threading.Thread(target=move, daemon=True)
             mover.start()

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["sync_out"]
 
-_HEADERS_BYTES: Final = 2048
+_HEADERS_BYTES: Final = 4096
 """Of an archive, for each entry: a header, and a long name or a time before it."""
 
 _SLACK_BYTES: Final = 1 << 20
