@@ -32,6 +32,7 @@ from providers.local.tests.machine import (
 )
 from sandport_provider_local import lifetime
 from sandport_provider_local.bubblewrap import Boundary
+from sandport_provider_local.cgroups import leftovers, why_not
 from sandport_provider_local.isolation import Isolation
 from sandport_provider_local.machine import new_uid
 from sandport_provider_local.places import Place
@@ -101,6 +102,7 @@ async def test_an_acquire_that_is_cut_anywhere_leaves_nothing(state_dir: Path, t
     """agent-sandbox#1306: what was created leaked when the wait for it failed."""
     loop = asyncio.get_running_loop()
     place = Place(state_dir, new_id())
+    most = 20 if why_not(("pids",)) is None else None
     making = loop.create_task(
         lifetime.create(
             loop,
@@ -110,7 +112,7 @@ async def test_an_acquire_that_is_cut_anywhere_leaves_nothing(state_dir: Path, t
             grace_ms=60_000,
             credit_bytes=1,
             isolation=Isolation(),
-            boundary=Boundary(uid=new_uid()) if ISOLATION != "none" else None,
+            boundary=Boundary(uid=new_uid(), pids=most) if ISOLATION != "none" else None,
         )
     )
     for _ in range(turns):
@@ -122,6 +124,7 @@ async def test_an_acquire_that_is_cut_anywhere_leaves_nothing(state_dir: Path, t
         await making
     assert entries(state_dir) == []
     assert [pid for pid in pids() if os.fsencode(place.path) in arguments_of(pid)] == []
+    assert place.sandbox_id not in leftovers()
 
 
 async def test_an_acquire_whose_init_does_not_come_up_leaves_nothing_and_says_why(

@@ -119,7 +119,7 @@ class Sandbox:
         """
         boundary = self.record.boundary
         if boundary is not None and boundary.in_cgroup:
-            await asyncio.to_thread(make_cgroup, self.place.sandbox_id, boundary)
+            make_cgroup(self.place.sandbox_id, boundary)  # In no thread: that would go on after a cancel.
         listener = self.place.listen()
         try:
             connected = self.place.connect()  # It waits in the listener's queue until the init takes it.
