@@ -10,8 +10,8 @@ import asyncio
 import inspect
 import time
 from collections import deque
-from collections.abc import Awaitable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
 
 import pluggy
 from msgspec import Struct
@@ -19,13 +19,13 @@ from msgspec import Struct
 from .errors import NotAuthorised, UsageError
 from .hooks import PATIENCE_S, PROJECT, WAITING, Action, Specs
 from .log import Log
+from .worker.stderr import Level
 
-QUICK_S: Final = 0.1
+QUICK_S: Final = 0.25
 """A plain function that holds up the event loop for longer is named in the log, once."""
+Fault = Literal["failed", "was cancelled", "is too slow", "held up the event loop"]
 _LETS_GO_S: Final = 1.0
 """How long an `async` hook that was cancelled is waited for."""
-_ANSWERED: Final = ("sandport_redact", "sandport_authorise")
-"""Hooks whose answer counts; all others are told of an event."""
 
 
 class Implementation:
@@ -46,12 +46,18 @@ class Implementation:
         return f"{self.hook} of the plugin {self.plugin}"
 
 
+Blame = Callable[[Implementation, Fault, str], None]
+
+
 class Plugins:
     """What an embedder hung into its host.
 
     Args:
         plugins: Objects or modules with functions that are marked with `hookimpl`.
         log: Where failures of theirs are noted, and all else of the host.
+        patience_s: How long one call of an `async` hook may take.
+        waiting: How many events may wait for one plugin.
+        quick_s: What a plain function may take unnoticed.
 
     Raises:
         UsageError: One of them cannot be used; none was called.
@@ -60,11 +66,22 @@ class Plugins:
         log: The same log, redacted.
     """
 
-    def __init__(self, plugins: Sequence[object], log: Log) -> None:
+    def __init__(
+        self,
+        plugins: Sequence[object],
+        log: Log,
+        *,
+        patience_s: float = PATIENCE_S,
+        waiting: int = WAITING,
+        quick_s: float = QUICK_S,
+    ) -> None:
+        self._quick_s = quick_s
+        self._patience_s = patience_s
+        self._waiting = waiting
         self._implementations = _registered(plugins)
         self.log = log.redacted_by(self.redact) if self.hears("sandport_redact") else log
         self._mailboxes: dict[str, Mailbox] = {}
-        self._blamed: set[tuple[str, str]] = set()
+        self._blamed: set[tuple[str, str, Fault]] = set()
 
     def hears(self, *hooks: str) -> bool:
         """Whether somebody implements one of these."""
@@ -85,33 +102,35 @@ class Plugins:
         try:
             answer = implementation(event)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the embedder's; the run goes on
-            self.blame(implementation, f"failed: {error!r}")
+            self.blame(implementation, "failed", repr(error))
             return
         if inspect.iscoroutine(answer):
             answer.close()
-            self.blame(implementation, "answered a coroutine that nobody awaits; define it with `async def`")
-        elif (took_s := time.perf_counter() - began_s) > QUICK_S:
-            self.blame(implementation, f"held up the event loop for {took_s:.1f} s; make it `async`, or quick")
+            self.blame(implementation, "failed", "it answered a coroutine, which nobody awaits; use `async def`")
+        elif (took_s := time.perf_counter() - began_s) > self._quick_s:
+            self.blame(implementation, "held up the event loop", f"for {took_s:.1f} s; make it quick, or `async`")
 
     def _mailbox(self, plugin: str) -> Mailbox:
         mailbox = self._mailboxes.get(plugin)
         if mailbox is None:
-            mailbox = self._mailboxes[plugin] = Mailbox(self)
+            mailbox = Mailbox(self.blame, patience_s=self._patience_s, waiting=self._waiting)
+            self._mailboxes[plugin] = mailbox
         return mailbox
 
-    def blame(self, implementation: Implementation, what: str) -> None:
-        """Note what was wrong with a hook of a plugin, the first time."""
-        key = (implementation.plugin, implementation.hook)
+    def blame(self, implementation: Implementation, fault: Fault, how: str) -> None:
+        """Note what was wrong with a hook of a plugin, the first time of each kind."""
+        key = (implementation.plugin, implementation.hook, fault)
         if key not in self._blamed:
             self._blamed.add(key)
-            self.log("error", f"{implementation} {what}; the run goes on, and more of it is not logged")
+            level: Level = "warning" if fault == "held up the event loop" else "error"
+            self.log(level, f"{implementation} {fault}: {how}; all else goes on, and no more of this is logged")
 
     async def finish(self) -> None:
         """Wait for what is still to be told, so long as one call may take; what is not told then never is."""
         working = [box.task for box in self._mailboxes.values() if box.task is not None and not box.task.done()]
         if not working:
             return
-        _, late = await asyncio.wait(working, timeout=PATIENCE_S)
+        _, late = await asyncio.wait(working, timeout=self._patience_s)
         for task in late:
             task.cancel()
         if late:
@@ -147,12 +166,14 @@ class Plugins:
                 raise NotAuthorised(f"{action.verb} {what}: {implementation.plugin} refuses: {reason}")
 
     async def _refusal(self, implementation: Implementation, action: Action) -> str | None:
+        limit = asyncio.timeout(self._patience_s)
         try:
             answer = implementation(action)
             if inspect.isawaitable(answer):
-                answer = await _within_patience(answer)
-        except TimeoutError:
-            return f"its answer took longer than {PATIENCE_S:g} s"
+                async with limit:
+                    answer = await answer
+        except TimeoutError as error:
+            return f"its answer took longer than {self._patience_s:g} s" if limit.expired() else f"it failed: {error!r}"
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
@@ -165,17 +186,25 @@ class Plugins:
 
 
 class Mailbox:
-    """The events for one plugin's `async` hooks: told one at a time, in order, each within bounds."""
+    """The events for one plugin's `async` hooks: told one at a time, in order, each within bounds.
 
-    def __init__(self, plugins: Plugins) -> None:
-        self._plugins = plugins
+    Args:
+        blame: Told what was wrong.
+        patience_s: How long one call may take.
+        waiting: How many events may wait.
+    """
+
+    def __init__(self, blame: Blame, *, patience_s: float, waiting: int) -> None:
+        self._blame = blame
+        self._patience_s = patience_s
+        self._waiting = waiting
         self._events: deque[tuple[Implementation, Struct]] = deque()
         self.task: asyncio.Task[None] | None = None
 
     def put(self, implementation: Implementation, event: Struct) -> None:
         """Have it told; dropped where too many wait."""
-        if len(self._events) >= WAITING:
-            self._plugins.blame(implementation, f"is so slow that {WAITING} events wait, and later ones are dropped")
+        if len(self._events) >= self._waiting:
+            self._blame(implementation, "is too slow", f"{self._waiting} events wait, and later ones are dropped")
             return
         self._events.append((implementation, event))
         if self.task is None or self.task.done():
@@ -189,19 +218,23 @@ class Mailbox:
         # In a task of its own: one that does not heed its cancel must not hold up the next event.
         telling = asyncio.get_running_loop().create_task(implementation(event), name=f"sandport {implementation}")
         try:
-            await asyncio.wait((telling,), timeout=PATIENCE_S)
+            await asyncio.wait((telling,), timeout=self._patience_s)
         finally:
-            if not telling.done():
+            if cut := not telling.done():
                 telling.cancel()
+                telling.add_done_callback(_seen)
                 await asyncio.wait((telling,), timeout=_LETS_GO_S)
-                self._plugins.blame(implementation, "was cancelled: it took too long")
-        if telling.done() and not telling.cancelled() and (error := telling.exception()) is not None:
-            self._plugins.blame(implementation, f"failed: {error!r}")
+                self._blame(implementation, "was cancelled", f"it took longer than {self._patience_s:g} s")
+        if not cut:
+            error = asyncio.CancelledError() if telling.cancelled() else telling.exception()
+            if error is not None:
+                self._blame(implementation, "failed", repr(error))
 
 
-async def _within_patience(answer: Awaitable[Any]) -> Any:
-    async with asyncio.timeout(PATIENCE_S):
-        return await answer
+def _seen(task: asyncio.Task[Any]) -> None:
+    """What it raises after it was cut is of no interest to anybody."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _is_cancelled() -> bool:
