@@ -28,7 +28,17 @@ sys.exit(code)
     return set(done.stderr.split())
 
 
-BELOW = ("leases list", "leases show", "leases end", "sync in", "sync out")
+BELOW = (
+    "env list",
+    "env show",
+    "env add",
+    "env remove",
+    "leases list",
+    "leases show",
+    "leases end",
+    "sync in",
+    "sync out",
+)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +69,7 @@ def test_the_list_of_commands_is_what_there_is(sandport: Command) -> None:
     text = done.out.decode()
     for name in COMMANDS:
         assert f"  {name} " in text
-    for absent in ("env", "secrets", "serve"):
+    for absent in ("secrets", "serve"):
         assert f"  {absent} " not in text
 
 
@@ -100,7 +110,8 @@ def test_commands_providers_and_environments_are_completed(sandport: Command) ->
     sandport.configure('[providers.lotus]\ncommand = ["x"]\n[environments.ci]\nprovider = "lotus"\n')
     assert complete(sandport, "sandport ru") == ["run"]
     assert complete(sandport, "sandport run -p lo") == ["local", "lotus"]
-    assert complete(sandport, "sandport run -e c") == ["ci"]
+    for line in ("run -e", "shell -e", "env show", "env remove"):
+        assert complete(sandport, f"sandport {line} c") == ["ci"]
     assert "--timeout" in complete(sandport, "sandport run --t")
     assert {"--exclude", "--expose"} == set(complete(sandport, "sandport run --ex"))
     assert complete(sandport, "sandport sync o") == ["out"]

@@ -28,6 +28,7 @@ COMMANDS = {
     "sync": ("sandport.cli.sync", "Copy files into a sandbox that is there, or out of it."),
     "leases": ("sandport.cli.leases", "List the sandboxes that are leased, show one, end some."),
     "reap": ("sandport.cli.reap", "Clean up what killed or failed commands left."),
+    "env": ("sandport.cli.env", "List, show, add and remove environments of sandport.toml."),
     "providers": ("sandport.cli.providers", "List the providers that are installed or configured."),
     "doctor": ("sandport.cli.doctor", "Check this installation, and say what to do where something is wrong."),
 }

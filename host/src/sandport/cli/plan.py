@@ -288,7 +288,7 @@ def task_of(wish: Wish, timeout_s: float | None) -> Task:
         into=tuple(into_sandbox(value, selecting) for value in wish.into),
         out=tuple(out_of_sandbox(value, excluding) for value in wish.out),
         cwd=wish.cwd,
-        env=dict(map(_variable, wish.env)),
+        env=dict(map(variable, wish.env)),
         timeout_s=timeout_s,
         stdin=None if wish.stdin is None else _input(wish.stdin),
         command=wish.command,
@@ -332,7 +332,12 @@ def _ttl(text: str | None, timeout_s: float | None, usual_s: float) -> float:
     return ttl_s
 
 
-def _variable(pair: str) -> tuple[str, str]:
+def variable(pair: str) -> tuple[str, str]:
+    """What `--env` says.
+
+    Raises:
+        UsageError: It is no variable.
+    """
     name, equals, value = pair.partition("=")
     if not equals:
         raise UsageError(f"--env {pair}: expected K=V, as in --env {name or 'K'}=1")

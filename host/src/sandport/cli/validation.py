@@ -1,0 +1,65 @@
+"""Asking a provider whether a config is good, and what it is with every default filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import msgspec
+from msgspec import Raw
+
+from sandport.configuration import Configuration
+from sandport.errors import ConfigurationInvalid
+from sandport_protocol import codec
+from sandport_protocol.methods import METHODS
+from sandport_protocol.v1 import ValidateConfigParams, ValidateConfigResult
+
+from .application import Settings
+from .hosting import hosted
+from .records import Records
+from .status import Status
+
+
+def validated(
+    where: str, provider: str, config: Mapping[str, Any], configuration: Configuration, settings: Settings
+) -> dict[str, Any] | None:
+    """A config in its provider's normal form; None where a signal came first.
+
+    Args:
+        where: What has the config, for the message.
+        provider: Who is asked; its worker is started for it.
+        config: As it was written.
+        configuration, settings: What is in force.
+
+    Raises:
+        ConfigurationInvalid: It refuses the config; the message names each field.
+        SandportError: It cannot be asked.
+    """
+    found = anyio.run(_validated, provider, config, configuration, settings, backend="asyncio")
+    if found is None:
+        return None
+    if found.issues:
+        told = [f"{issue.field}: {issue.message}" for issue in found.issues]
+        raise ConfigurationInvalid("\n".join([f"{where}: provider {provider} refuses its config", *told]))
+    normal: dict[str, Any] = msgspec.json.decode(found.config)
+    return normal
+
+
+async def _validated(
+    provider: str, config: Mapping[str, Any], configuration: Configuration, settings: Settings
+) -> ValidateConfigResult | None:
+    records = Records(settings, usual="error")
+    answer: ValidateConfigResult | None = None
+    # Whoever asks does not change: what waits for clean-up is left to wait.
+    async with hosted(configuration, settings.interrupts, records, cleans_up=False) as host:
+        with Status(quiet=False).doing(f"asking {provider}"):
+            # The host has no method for this yet, and the worker is its own.
+            worker = await host._supervisor(provider).worker()
+            answer = await worker.client.call(
+                METHODS["validateConfig"],
+                ValidateConfigParams(config=Raw(codec.encode(config))),
+                ValidateConfigResult,
+                deadline_s=configuration.host.timing.call_s,
+            )
+    return answer
