@@ -1,5 +1,6 @@
 """The conformance kit judges the worker, through its pytest door: one item for each check."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCES = Path(__file__).resolve().parents[1] / "src"
-WORKER = f"env PYTHONPATH={SOURCES} {sys.executable} -P -m hello_provider"
+WORKER = shlex.join(["env", f"PYTHONPATH={SOURCES}", sys.executable, "-P", "-m", "hello_provider"])
 """By `env` the package is found also where it is not installed."""
 
 

@@ -1,4 +1,4 @@
-"""One command: a process group of its own, two streams, a time limit, and an end that always comes."""
+"""One command: its two streams, its time limit, and its outcome."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import tempfile
 from typing import BinaryIO
 
 from sandport_sdk.v1 import Call, Octets, errors, machine, types, unpack
+
+from .errors import not_begun
 
 SHELL = "/bin/sh"
 PIECE_BYTES = 1 << 16
@@ -173,12 +175,15 @@ class Command:
     async def _start(self) -> machine.Process:
         params = self._params
         argv: tuple[Octets, ...] = (SHELL, "-c", params.shell or "") if params.argv is None else params.argv
+        words = [unpack(word) for word in argv]
         with contextlib.ExitStack() as theirs:
-            stdin = theirs.enter_context(_file_with(params.stdin))
-            stdout = theirs.enter_context(os.fdopen(await self._stdout.open(), "wb"))
-            stderr = theirs.enter_context(os.fdopen(await self._stderr.open(), "wb"))
+            try:
+                stdin = theirs.enter_context(_file_with(params.stdin))
+                stdout = theirs.enter_context(os.fdopen(await self._stdout.open(), "wb"))
+                stderr = theirs.enter_context(os.fdopen(await self._stderr.open(), "wb"))
+            except OSError as error:
+                raise not_begun(error) from error
             streams = (stdin.fileno(), stdout.fileno(), stderr.fileno())
-            words = [unpack(word) for word in argv]
             return await self._sandbox.start(words, *streams, cwd=unpack(params.cwd or ""), env=self._variables())
 
     def _variables(self) -> dict[bytes, bytes]:

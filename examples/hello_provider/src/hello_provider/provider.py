@@ -6,16 +6,11 @@ import asyncio
 import os
 import sys
 
-from sandport_sdk.v1 import Call, Capabilities, Config, Provider, Session, errors, machine, types
+from sandport_sdk.v1 import Call, Capabilities, Provider, Session, machine, types
 
 from .command import SHELL, Command
-
-
-class HelloConfig(Config, frozen=True, kw_only=True):
-    """What a user may set for a sandbox."""
-
-    path: str = "/usr/local/bin:/usr/bin:/bin"
-    """Where commands are looked for."""
+from .config import HelloConfig
+from .errors import not_supported
 
 
 class HelloProvider(Provider):
@@ -56,7 +51,7 @@ class HelloProvider(Provider):
         config = self.config_of(params)
         if params.egress is not None and params.egress.mode != "all":
             why = f"egress {params.egress.mode!r}: nothing here keeps commands from the network"
-            raise errors.NotSupported(why, detail=errors.Detail(field="egress.mode"), dispatched="no")
+            raise not_supported("egress.mode", why)
         sandbox = self._sandboxes.create(params)
         self._configs[params.sandbox_id] = config
         return self._lease(sandbox)
@@ -88,8 +83,7 @@ class HelloProvider(Provider):
         """Run a command to its end. Repeat: runs it again. Cancel: kills its group, then answers."""
         sandbox = self._sandboxes.opened(params.sandbox_id)
         if params.user is not None:
-            why = "commands run as the user of this worker"
-            raise errors.NotSupported(why, detail=errors.Detail(field="user"), dispatched="no")
+            raise not_supported("user", "commands run as the user of this worker")
         command = Command(params, call, sandbox=sandbox, path=self._configs[params.sandbox_id].path)
         running = asyncio.ensure_future(command.run())
         try:
