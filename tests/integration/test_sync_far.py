@@ -21,7 +21,7 @@ from sandport_protocol.octets import pack
 from tests.integration.stage import PATIENCE_S, Records, configuration, worker
 from tests.integration.sync_stage import TRICKY, WAYS, assert_no_scratch, different, going, inside
 
-TOOLS = ("sh", "tar", "mv", "mkdir", "rm", "chmod", "cat", "wc", "readlink", "find", "xargs", "rmdir")
+TOOLS = ("sh", "tar", "mv", "mkdir", "rm", "chmod", "cat", "wc", "touch", "readlink", "find", "xargs", "rmdir")
 
 TREE = Directory(
     {

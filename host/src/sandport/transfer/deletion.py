@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
@@ -30,8 +30,13 @@ class Listing(msgspec.Struct, frozen=True):
     others: list[bytes]
 
 
-async def list_far(shell: Shell, names: list[bytes]) -> Listing:
+async def list_far(shell: Shell, names: list[bytes], *, delete: bool) -> Listing:
     """What is there; nothing where the directory is not.
+
+    Args:
+        shell: The sandbox's.
+        names: The way to the directory.
+        delete: Whether something of it will be deleted, which needs further programs.
 
     Raises:
         PathOutsideRootError: It, or something on the way to it, is a link.
@@ -50,7 +55,9 @@ async def list_far(shell: Shell, names: list[bytes]) -> Listing:
                     f"{printable(path)} holds too many names to be mirrored; mirror a part of it", path=path
                 )
 
-    outcome = await shell.run(script.list_names(scratch, names), on_output=take)
+    outcome = await shell.run(
+        script.list_names(scratch, names, tools="xargs rmdir touch" if delete else ""), on_output=take
+    )
     told = told_by(outcome, scratch)
     if told is not None:
         raise failure_of(outcome, told, path)
@@ -155,6 +162,9 @@ class Deletion:
 
         self.first = Listing([p for p in directories if first(p)], [], [p for p in others if first(p)])
         self.last = Listing([p for p in directories if not first(p)], [], [p for p in others if not first(p)])
+        gone = {*directories, *others}
+        # Their times are not the source's to say, and must not tell of what was taken out of them.
+        self._touched = sorted({a for p in gone for a in (_parent(p),) if a and a not in gone and not known.lists(a)})
 
     def told_in(self, result: SyncResult) -> SyncResult:
         """The result, with what is deleted."""
@@ -165,30 +175,28 @@ class Deletion:
         told = ledger.result()
         return msgspec.structs.replace(result, deleted=told.deleted, deleted_paths=told.deleted_paths)
 
-    async def remove(self, shell: Shell, path: bytes, listing: Listing) -> None:
-        """Remove one of the two lists.
+    def members(self) -> dict[bytes, bytes]:
+        """What an archive tells the far side of it, in the names of `script.py`."""
+        return {
+            b"first-others": _listed(self.first.others),
+            b"first-directories": _listed(self.first.directories),
+            b"last-others": _listed(self.last.others),
+            b"last-directories": _listed(self.last.directories),
+            b"before": b"".join(b'touch -r %b "./$S/%d"\n' % (_word(path), i) for i, path in enumerate(self._touched)),
+            b"after": b"".join(b'touch -r "./$S/%d" %b\n' % (i, _word(path)) for i, path in enumerate(self._touched)),
+        }
 
-        Raises:
-            SyncError: Something could not be removed.
-        """
-        if listing.directories:
-            await self._run(shell, path, script.open_names, listing.directories)
-        if listing.others:
-            await self._run(shell, path, lambda s, p: script.remove_names(s, p, directories=False), listing.others)
-        if listing.directories:
-            await self._run(shell, path, lambda s, p: script.remove_names(s, p, directories=True), listing.directories)
 
-    async def _run(self, shell: Shell, path: bytes, text: script.OfPath, names: Iterable[bytes]) -> None:
-        most = await shell.piece_bytes()
-        scratch = new_scratch()
-        batch = bytearray()
-        for name in names:
-            word = b"./" + name + b"\0"
-            if len(batch) + len(word) > most:
-                await shell.ask(text(scratch, path), scratch, path, stdin=bytes(batch))
-                batch.clear()
-            batch += word
-        await shell.ask(text(scratch, path), scratch, path, stdin=bytes(batch))
+def _listed(paths: list[bytes]) -> bytes:
+    return b"".join(b"./%b\0" % path for path in paths)
+
+
+def _word(path: bytes) -> bytes:
+    return b"'./%b'" % path.replace(b"'", b"'\\''")
+
+
+def _parent(path: bytes) -> bytes:
+    return path.rpartition(b"/")[0]
 
 
 def _depth(path: bytes) -> int:

@@ -78,6 +78,8 @@ class _Source(msgspec.Struct, frozen=True, kw_only=True):
     mode: int | None
     selection: Selection | None
     follow_symlinks: bool
+    extra: dict[bytes, bytes] = {}
+    """What the archive tells the far side beside."""
 
 
 async def sync_in(
@@ -121,14 +123,10 @@ async def sync_in(
             surveyed, deletion = await plan.made(tell if dry_run else None, delete=choice.delete)
             if dry_run:
                 return surveyed if deletion is None else deletion.told_in(surveyed)
-        where = b"/".join(names) or b"."
-        if deletion is not None:
-            await deletion.remove(far.shell, where, deletion.first)
-        result = await _deliver_source(far, staging, source, dialect, tell)
-        if deletion is not None:
-            await deletion.remove(far.shell, where, deletion.last)
-            result = deletion.told_in(result)
-        return result
+        if deletion is None:
+            return await _deliver_source(far, staging, source, dialect, tell)
+        source = msgspec.structs.replace(source, extra=deletion.members())
+        return deletion.told_in(await _deliver_source(far, staging, source, dialect, tell))
     finally:
         os.close(fd)
 
@@ -188,7 +186,7 @@ def _write(source: _Source, sink: Sink, outer: Dialect, inner: Dialect, meter: M
         writer = TarWriter(sink, dialect=outer)
         tell(lambda: writer.bytes_written)
         return _pack(source, writer, meter)
-    with TreeArchive(sink, dialect=outer, inner=inner) as archive:
+    with TreeArchive(sink, dialect=outer, inner=inner, extra=source.extra) as archive:
         tell(lambda: archive.bytes_written)
         return _pack(source, archive, meter)
 
@@ -220,7 +218,7 @@ class _Plan:
             text = script.look_at_file(scratch, names, base=base, inside=self._base_inside, replace=self._replace)
             await shell.ask(text, scratch, self._staging.shown)
         elif not self._replace:
-            listing = await list_far(shell, names)
+            listing = await list_far(shell, names, delete=delete)
         known, spared = KnownPaths(), KnownPaths()
         obstacles = Obstacles(listing, b"/".join(names)) if listing is not None and not delete else None
 

@@ -9,17 +9,15 @@ An archive for a tree holds `t/...` (the tree, its directories open for their ow
 directories alone, the deepest first, with their own modes and times) and `r` (one of the top alone): modes and times of
 directories are set when everything is in them, also of those that were there before. For a tar that gives no mode to
 a directory that is there already, `m` and `n` before them say the same in shell. `d` and `r` come last, so they prove
-that nothing was cut off. An archive for a file holds `f`.
+that nothing was cut off. For a mirror there are lists of what goes, each path ended by NUL: what is in the way before,
+and everything else after the copy. An archive for a file holds `f`.
 
 A failure ends with one line on stderr, `sandport <scratch> <kind> <path>`; `told.py` reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-
-OfPath = Callable[[bytes, bytes], str]
-"""A text for a scratch and a path."""
+from collections.abc import Iterable, Sequence
 
 __all__ = [
     "PROBE",
@@ -32,7 +30,6 @@ __all__ = [
     "place_tree",
     "quoted",
     "read_file",
-    "remove_names",
     "send",
     "stage_chunk",
     "write_file",
@@ -164,6 +161,11 @@ merge() {
     [ -L "$f" ] || [ ! -d "$f" ] || merge "$f" "$2/${f##*/}"
   done
 }
+strike() {
+  [ ! -s "./$S/$2" ] || xargs -0 chmod u+rwx -- <"./$S/$2" 2>/dev/null
+  [ ! -s "./$S/$1" ] || xargs -0 rm -f -- <"./$S/$1" || fail remove "${p:-.}"
+  [ ! -s "./$S/$2" ] || xargs -0 rmdir -- <"./$S/$2" || fail remove "${p:-.}"
+}
 if [ -z "$there" ]; then
   extract "./$S/d" "./$S/t"
   [ ! -f "./$S/m" ] || (cd "./$S/t" && . ../m) || fail enter "$q"
@@ -179,8 +181,12 @@ else
       if [ -L "$f" ] || [ -e "$f" ]; then mv -f -- "$f" "./$S/old/" || fail move "${p:+$p/}${f#./}"; fi
     done
   fi
+  strike first-others first-directories
   check "./$S/t" .
   merge "./$S/t" .
+  [ ! -f "./$S/before" ] || . "./$S/before" || fail enter "${p:-.}"
+  strike last-others last-directories
+  [ ! -f "./$S/after" ] || . "./$S/after" || fail enter "${p:-.}"
   extract "./$S/d" .
   [ ! -f "./$S/m" ] || . "./$S/m" || fail enter "${p:-.}"
 fi
@@ -429,14 +435,20 @@ def read_file(scratch: bytes, path: bytes) -> str:
     return _text(scratch, _FIND, step, F=path, L=path)
 
 
-def list_names(scratch: bytes, names: Sequence[bytes]) -> str:
+def list_names(scratch: bytes, names: Sequence[bytes], *, tools: str) -> str:
     """Write every path below a directory to stdout, each ended by NUL: directories, links, everything else.
 
     Each of the three lists is ended by one more NUL; all are empty where the directory is not there. Nothing is made.
+
+    Args:
+        scratch, names: As in `place_tree`.
+        tools: What else will be needed, so that it is missed before anything is done.
     """
-    step = r"""
+    step = f"""
 for n; do look "$n"; done
-need find
+need find {tools}
+"""
+    step += r"""
 find . -name '.sandport-*' -prune -o -type d -print0 || fail list "${p:-.}"
 printf '\0'
 find . -name '.sandport-*' -prune -o -type l -print0 || fail list "${p:-.}"
@@ -459,17 +471,6 @@ fi
 [ -L "./$name" ] || [ ! -d "./$name" ] || [ -n "$R" ] || fail busy "${p:+$p/}$name"
 """
     return _text(scratch, _LOOK, _positional(names[:-1]), step, **values)
-
-
-def remove_names(scratch: bytes, path: bytes, *, directories: bool) -> str:
-    """Remove the paths that come on stdin, each ended by NUL and below the directory."""
-    what = "rmdir --" if directories else "rm -f --"
-    return _text(scratch, _FIND, f'need xargs rm rmdir\nxargs -0 {what} || fail remove "$F"\n', F=path, L=path)
-
-
-def open_names(scratch: bytes, path: bytes) -> str:
-    """Give the owner his rights to the directories that come on stdin, as far as they are his to give."""
-    return _text(scratch, _FIND, "need xargs chmod\nxargs -0 chmod u+rwx -- 2>/dev/null\nexit 0\n", F=path, L=path)
 
 
 def _slashed(directory: bytes) -> bytes:

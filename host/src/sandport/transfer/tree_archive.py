@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from typing import IO, Final, Protocol, Self
 
 from sandport.sync.mirror import KnownPaths
@@ -31,11 +32,15 @@ class TreeArchive(TarWriter):
         sink: Where to.
         dialect: For whoever unpacks it.
         inner: For the tar of the sandbox, which unpacks the archives of the directories.
+        extra: Further files for `script.py`, by name.
     """
 
-    def __init__(self, sink: Sink, *, dialect: Dialect, inner: Dialect) -> None:
+    def __init__(
+        self, sink: Sink, *, dialect: Dialect, inner: Dialect, extra: Mapping[bytes, bytes] | None = None
+    ) -> None:
         super().__init__(sink, dialect=dialect)
         self._inner = inner
+        self._extra = extra or {}
         self._file: IO[bytes] = tempfile.TemporaryFile(prefix="sandport-")  # noqa: SIM115 - closed by `close`
         self._apart = TarWriter(DescriptorSink(self._file.fileno()), dialect=inner)
         # Small where everything has one of a few modes, and for the few sandboxes whose tar needs it.
@@ -66,6 +71,10 @@ class TreeArchive(TarWriter):
     def end(self) -> None:
         """Write the archives of the directories, and the end mark."""
         self._leave(b"")
+        for name, content in self._extra.items():
+            with tempfile.TemporaryFile(prefix="sandport-") as file:
+                file.write(content)
+                self._append(name, file)
         if self._modes is not None:
             self._append(b"m", self._modes)
             _empty(self._modes)
