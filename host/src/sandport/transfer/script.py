@@ -22,8 +22,10 @@ from collections.abc import Iterable, Sequence
 __all__ = [
     "PROBE",
     "clean_up",
+    "find_source",
     "finish_file",
     "finish_tree",
+    "keep_chunks",
     "list_names",
     "look_at_file",
     "place_file",
@@ -32,6 +34,7 @@ __all__ = [
     "read_file",
     "send",
     "stage_chunk",
+    "unpack_chunks",
     "write_file",
 ]
 
