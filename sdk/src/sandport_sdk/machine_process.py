@@ -30,7 +30,6 @@ class Process:
 
     Attributes:
         pid: The number of its first process, and of its group.
-        failure: The stage and the number of the error by which it was not started.
     """
 
     def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -38,7 +37,7 @@ class Process:
         self._connection = connection
         self._loop = loop
         self._status: int | None = None
-        self.failure: tuple[str, int] | None = None
+        self._failure: tuple[str, int] | None = None
         self._over = False
         self._waiting: list[asyncio.Future[None]] = []
         loop.add_reader(connection.fileno(), self._receive)
@@ -76,13 +75,13 @@ class Process:
 
     # ------------------------------------------------------------ what the keeper says
 
-    async def begin(self) -> None:
+    async def _begin(self) -> None:
         """Return once it runs.
 
         Raises:
             WireError: It does not, and why.
         """
-        while not self.pid and self.failure is None:
+        while not self.pid and self._failure is None:
             if self._over:
                 raise errors.SandboxLost("the sandbox ended when the command was to begin", dispatched="unknown")
             await self._news()
@@ -103,7 +102,7 @@ class Process:
         if "started" in message:
             self.pid = message["started"]
         elif "failed" in message:
-            self.failure = message["failed"], message["errno"]
+            self._failure = message["failed"], message["errno"]
         elif "ended" in message:
             self._status = message["ended"]
         if "started" not in message:

@@ -168,12 +168,12 @@ class Sandbox:
             connection.close()
             raise
         try:
-            await process.begin()
+            await process._begin()
         except BaseException:
             process.close()
             raise
-        if process.failure is not None:
-            raise not_started(*process.failure, words[0], place)
+        if process._failure is not None:
+            raise not_started(*process._failure, words[0], place)
         return process
 
     def _connect(self) -> socket.socket:
