@@ -275,7 +275,7 @@ def _registered(plugins: Sequence[object]) -> dict[str, list[Implementation]]:
 
 def _name(plugin: object, taken: set[str]) -> str:
     name = getattr(plugin, "__name__", None)
-    plain = name if isinstance(name, str) else type(plugin).__qualname__
+    plain = name if isinstance(name, str) else type(plugin).__name__
     number, unique = 1, plain
     while unique in taken:
         number += 1
