@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import select
 import signal
 import time
@@ -318,6 +319,35 @@ def test_a_start_that_is_cancelled_leaves_nothing_running(worker: Worker) -> Non
     for path in sandbox.files.glob("pid*"):
         text = path.read_text()
         eventually(lambda text=text: not text or ended(int(text)))  # type: ignore[misc]
+
+
+def test_many_commands_at_once_each_have_their_end_and_the_limits_of_the_worker(worker: Worker) -> None:
+    sandbox = worker.create()
+
+    async def story() -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        text = f'test "$(ulimit -n)" = {soft} || exit 99; exit $0'
+        started = [await start(sandbox, "sh", "-c", text, str(code)) for code in range(60)]
+        assert [await process.wait() for process in started] == list(range(60))
+
+    asyncio.run(story())
+
+
+def test_what_is_no_message_ends_its_connection_and_nothing_else(worker: Worker) -> None:
+    sandbox = worker.create()
+    keeper = keeper_of(sandbox)
+    for noise in (
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"signal": "x"}',
+        b'{"attend": null}',
+        b'{"start": null}',
+        b'{"signal": 99}',
+    ):
+        with worker.folder(sandbox.sandbox_id).connect() as connection:
+            connection.send(noise)
+    assert keeper_of(sandbox) == keeper
 
 
 def test_stores_in_one_directory_do_not_see_each_other(worker: Worker) -> None:

@@ -32,9 +32,11 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -60,6 +62,8 @@ SWEEP_S = 5.0
 """What cannot be killed within that, of what a former keeper has left, belongs to another user."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
+"""What commands get; the keeper itself takes as many as it may, one for each of them."""
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
@@ -145,8 +149,10 @@ class Keeper:
     def _accept(self) -> None:
         try:
             connected, _ = self._listener.accept()
-        except OSError:
-            return  # it went away again, or there are no descriptors at this moment
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                time.sleep(PAUSE_S)  # it waits in the queue, and we are called again at once
+            return
         connected.setblocking(False)
         self._connections[connected.fileno()] = Connection(connected)
         self._poll.register(connected, select.POLLIN)
@@ -155,22 +161,24 @@ class Keeper:
         fds = array.array("i")
         try:
             room = socket.CMSG_SPACE(4 * fds.itemsize)
-            data, passed, _, _ = connection.socket.recvmsg(MESSAGE_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+            data, passed, flags, _ = connection.socket.recvmsg(MESSAGE_BYTES, room, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
-            data, passed = b"", []
+            data, passed, flags = b"", [], 0
         for level, kind, content in passed:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
         try:
-            if data:
+            if flags & socket.MSG_CTRUNC:
+                connection.send(failed="fork", errno=errno.EMFILE)
+            elif data:
                 self._handle(connection, json.loads(data), list(fds))
             else:
                 self._lost |= connection.pid > 0
                 self._drop(connection)
-        except (ValueError, KeyError, TypeError) as error:
-            log(f"a message that is none: {data[:100]!r} ({error})")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log(f"{data[:100]!r} cannot be done: {error!r}")
             self._drop(connection)
         finally:
             for fd in fds:
@@ -218,7 +226,11 @@ class Keeper:
             raise ValueError("three streams, and one command for each connection")
         with open(plan_fd, "rb", closefd=False) as file:
             plan = json.load(file)
-        read, write = os.pipe()
+        try:
+            read, write = os.pipe()
+        except OSError as error:
+            connection.send(failed="fork", errno=error.errno)
+            return
         try:
             pid = os.fork()
             if pid == 0:
@@ -272,6 +284,7 @@ def _become(plan: dict[str, Any], streams: list[int], report: int) -> None:
         signal.set_wakeup_fd(-1)
         for ignored in _IGNORED_BY_PYTHON:  # or every program would inherit it
             signal.signal(ignored, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_NOFILE, _OPEN_FILES)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # our parent has one thread, which ends with it
         stage = "cwd"
         os.chdir(plan["cwd"])
@@ -443,6 +456,7 @@ def main() -> int:
     listener = socket.socket(fileno=int(number))
     listener.set_inheritable(False)
     listener.setblocking(False)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES[1], _OPEN_FILES[1]))
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     keeper = Keeper(listener, expires_at_s=_expiry(), grace_s=float(grace_s), lost=lost == "1")
     if lost == "1":
