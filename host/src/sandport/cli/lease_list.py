@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from sandport.home import home_path
-from sandport.lease.view import LeaseView, view
+from sandport.lease.view import LeaseView, View, view
 
 from .answers import answered
 from .lease_facts import facts_of, pending_text, process_text, word
@@ -27,15 +27,24 @@ def show_all(*, ended: bool, as_json: bool) -> int:
             put_json({"leases": leases, "pending": len(found.pending)})
             return 0
         if found.leases:
-            put_table(HEAD, [_row(one, now) for one in found.leases])
+            put_table(HEAD, [row(one, now) for one in found.leases])
         else:
             say("there are no leases")
-        if waiting := len(found.pending):
-            say(f"{waiting} {'waits' if waiting == 1 else 'wait'} for clean-up; to have it done now: sandport reap")
+        if (text := waiting(found)) is not None:
+            say(text)
     return 0
 
 
-def _row(one: LeaseView, now: int) -> list[str]:
+def waiting(found: View) -> str | None:
+    """What clean-up waits for, and what to do; None where nothing waits."""
+    number = len(found.pending)
+    if not number:
+        return None
+    return f"{number} {'waits' if number == 1 else 'wait'} for clean-up; to have it done now: sandport reap"
+
+
+def row(one: LeaseView, now: int) -> list[str]:
+    """The cells of a lease, under `HEAD`."""
     lease, expires_ms = one.lease, one.sandbox.expires_at_ms
     over = not one.current or one.sandbox.state == "gone" or expires_ms is None
     expires = "-" if over or expires_ms is None else span(expires_ms - now) if expires_ms > now else "over"

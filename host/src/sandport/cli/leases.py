@@ -14,6 +14,7 @@ sandport leases
 sandport leases list --all --json | jq -r '.leases[] | select(.pending) | .id'
 sandport leases show build
 sandport leases end build lefjq2
+sandport leases --watch                                  again and again, until Ctrl-C
 
 LEASE is an id, a name, a sandbox's id, or the beginning of an id that only it has. 'list' and 'show' only read: what
 they mark as waiting for clean-up is cleaned up by the next command that starts something, or by 'sandport reap'.
@@ -23,6 +24,11 @@ LIST_EXAMPLES = """
 sandport leases list
 sandport leases list --all                               also those that are over, as far as they are remembered
 sandport leases list --json | jq -r '.leases[].id'
+sandport leases list --watch 10                          drawn over itself every ten seconds
+sandport leases list --watch --json | jq --unbuffered .pending
+
+Exit codes: 0, also after the Ctrl-C that ends --watch; 129, 143 where SIGHUP or SIGTERM ends it; 141 nobody reads it
+any more; 2 the journal cannot be read.
 """
 
 SHOW_EXAMPLES = """
@@ -40,6 +46,15 @@ process, or its end is not confirmed and clean-up goes on with it.
 """
 
 
+_watch_option = click.option(
+    "--watch",
+    metavar="[SECONDS]",
+    is_flag=False,
+    flag_value="2",
+    help="Show it again and again, every two seconds, until Ctrl-C; with --json a document a line.",
+)
+
+
 class LeasesGroup(click.Group):
     """A group that lists where it is given no word."""
 
@@ -50,15 +65,25 @@ class LeasesGroup(click.Group):
 
 @click.group(cls=LeasesGroup, invoke_without_command=True, short_help="List, show and end leases.")
 @click.option("--all", "ended", is_flag=True, help="Also those that are over.")
+@_watch_option
 @click.option("--json", "as_json", is_flag=True, help="One object on stdout.")
 @shared_options
 @click.pass_context
-def command(ctx: click.Context, *, ended: bool, as_json: bool) -> int:
+def command(ctx: click.Context, *, ended: bool, watch: str | None, as_json: bool) -> int:
     """List the leases of this machine's store, show one, or end some; without a word, list."""
     if ctx.invoked_subcommand is not None:
         ctx.meta["as_json"] = as_json
         ctx.meta["ended"] = ended
+        ctx.meta["watch"] = watch
         return 0
+    return _listed(ctx.obj, ended=ended, watch=watch, as_json=as_json)
+
+
+def _listed(settings: Settings, *, ended: bool, watch: str | None, as_json: bool) -> int:
+    if watch is not None:
+        from . import lease_watch
+
+        return lease_watch.watch(settings, watch, ended=ended, as_json=as_json)
     from .lease_list import show_all
 
     return show_all(ended=ended, as_json=as_json)
@@ -66,14 +91,18 @@ def command(ctx: click.Context, *, ended: bool, as_json: bool) -> int:
 
 @command.command("list", cls=ExampleCommand, examples=LIST_EXAMPLES, short_help="List the leases.")
 @click.option("--all", "ended", is_flag=True, help="Also those that are over.")
+@_watch_option
 @click.option("--json", "as_json", is_flag=True, help="One object on stdout.")
 @shared_options
 @click.pass_context
-def list_(ctx: click.Context, *, ended: bool, as_json: bool) -> int:
+def list_(ctx: click.Context, *, ended: bool, watch: str | None, as_json: bool) -> int:
     """List the leases that have not ended, and those whose sandbox is not confirmed gone."""
-    from .lease_list import show_all
-
-    return show_all(ended=ended or ctx.meta.get("ended", False), as_json=as_json or ctx.meta.get("as_json", False))
+    return _listed(
+        ctx.obj,
+        ended=ended or ctx.meta.get("ended", False),
+        watch=watch or ctx.meta.get("watch"),
+        as_json=as_json or ctx.meta.get("as_json", False),
+    )
 
 
 @command.command("show", cls=ExampleCommand, examples=SHOW_EXAMPLES, short_help="Show one lease.")

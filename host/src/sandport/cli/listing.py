@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from .descriptors import write_all
 from .failures import OutputFailed
 from .messages import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Colour = Literal["green", "yellow", "red"]
 
@@ -61,9 +64,29 @@ def put_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     )
 
 
-def _put_rich(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    # Here only: importing it takes longer than everything else that a listing does.
+def table_lines(head: Sequence[str], rows: Sequence[Sequence[str]], columns: int) -> list[str]:
+    """The lines of a table on a terminal of so many columns, with the colours that it may have."""
+    from io import StringIO
+
     from rich.console import Console
+
+    drawn = StringIO()
+    rows = [[printable(cell) for cell in row] for row in rows]
+    # NO_COLOR is rich's to follow.
+    Console(file=drawn, width=columns, force_terminal=True).print(_rich(head, rows))
+    return drawn.getvalue().splitlines()
+
+
+def _put_rich(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+
+    # It wants a stream.
+    Console(file=sys.stdout).print(_rich(head, rows))
+    sys.stdout.flush()
+
+
+def _rich(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    # Here only: importing it takes longer than everything else that a listing does.
     from rich.table import Table
     from rich.text import Text
 
@@ -73,6 +96,4 @@ def _put_rich(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         # Text, not str: a provider's words are not markup.
         table.add_row(*(Text(cell) for cell in row))
-    # NO_COLOR is rich's to follow; it wants a stream.
-    Console(file=sys.stdout).print(table)
-    sys.stdout.flush()
+    return table
