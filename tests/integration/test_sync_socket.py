@@ -221,7 +221,7 @@ def test_nobody_else_gets_a_connection(stage: Stage) -> None:
 def test_the_socket_stands_where_nobody_else_may_enter(stage: Stage) -> None:
     async def go() -> None:
         count = len(stage.journal.of("syncs"))
-        moving = asyncio.ensure_future(stage.sandbox.sync_in(stage.folder / "source", "stalls/target"))
+        moving = asyncio.ensure_future(stage.sandbox.sync_in(stage.folder / "source", "never connects/target"))
         path = (await stage.journal.until("syncs", count + 1))[-1]["socket"]
         assert (os.stat(os.path.dirname(path)).st_mode & 0o777, len(os.fsencode(path)) < 108) == (0o700, True)
         moving.cancel()

@@ -115,7 +115,7 @@ async def send(commands: Commands, path: bytes, pack_into: Callable[[Line], int]
                 deadline_s=None,
             )
         )
-        await _Exchange(listener, call, patience, "syncIn").run(work, may_answer_early=False)
+        await _Exchange(name, listener, call, patience, "syncIn").run(work, may_answer_early=False)
 
 
 async def receive(
@@ -149,7 +149,7 @@ async def receive(
                 deadline_s=None,
             )
         )
-        await _Exchange(listener, call, patience, "syncOut").run(work, may_answer_early=True)
+        await _Exchange(name, listener, call, patience, "syncOut").run(work, may_answer_early=True)
         return call.result().notes
 
 
@@ -184,11 +184,13 @@ class _Exchange:
 
     def __init__(
         self,
+        name: str,
         listener: socket.socket,
         call: asyncio.Future[SyncInResult] | asyncio.Future[SyncOutResult],
         patience: Patience,
         method: str,
     ) -> None:
+        self._name = name
         self._listener = listener
         self._call = call
         self._patience = patience
@@ -235,6 +237,8 @@ class _Exchange:
     async def _streamed(self, line: Line, stream: asyncio.Future[int], *, may_answer_early: bool) -> int:
         """How many bytes passed, once all of them have."""
         self._listener.close()
+        # Nobody needs it any more; so a host that is killed over a long transfer leaves nothing there either.
+        shutil.rmtree(os.path.dirname(self._name), ignore_errors=True)
         looks_s = self._patience.stall_s / _LOOKS
         still, last = 0, -1
         waiting: set[asyncio.Future[Any]] = {stream, self._call}
