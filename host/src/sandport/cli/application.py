@@ -30,6 +30,7 @@ COMMANDS = {
     "reap": ("sandport.cli.reap", "Clean up what killed or failed commands left."),
     "env": ("sandport.cli.env", "List, show, add and remove environments of sandport.toml."),
     "providers": ("sandport.cli.providers", "List the providers that are installed or configured."),
+    "provider": ("sandport.cli.provider", "Begin a provider of your own."),
     "doctor": ("sandport.cli.doctor", "Check this installation, and say what to do where something is wrong."),
 }
 

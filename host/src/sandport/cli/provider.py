@@ -18,7 +18,7 @@ Exit codes: 0 it is there; 2 the name will not do, or the folder is there alread
 
 
 class ProviderGroup(click.Group):
-    """A group with examples."""
+    """The group, with examples."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write them."""
