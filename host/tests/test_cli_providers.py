@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from sandport.cli.places import Places, Space
 from tests.integration.command import Command
 
 # A whole worker that says its hello and ends with its input; standard library only.
@@ -149,6 +151,8 @@ def test_a_sound_installation_is_told_so(sandport: Command) -> None:
         "python": "ok",
         "settings": "ok",
         "home": "ok",
+        "space": found["space"]["state"],  # that is the machine's affair
+        "sandboxes": "ok",
         "journal": "ok",
         "processes": "ok",
         "clean-up": "ok",
@@ -165,7 +169,9 @@ def test_the_same_for_a_person(sandport: Command) -> None:
     done = sandport("doctor")
     assert done.code == 0
     lines = done.out.decode().splitlines()
-    assert [line.split()[0] for line in lines] == ["ok"] * len(lines)
+    words = [line.split() for line in lines if line.split()[1] != "space:" and not line.startswith(" ")]
+    assert [line[0] for line in words] == ["ok"] * len(words)
+    assert len(words) >= 8
     assert "\x1b" not in done.out.decode()
 
 
@@ -246,6 +252,45 @@ def test_the_size_of_what_is_kept_is_told(sandport: Command) -> None:
     folder = sandport.home / "workers" / "local"
     (folder / "leftover").write_bytes(bytes(3_400_000))
     assert "workers 3.4 MB" in checks(sandport("doctor", "--json"))["home"]["detail"]
+
+
+def test_each_sandbox_s_folder_is_told_with_its_size_and_what_room_is_left(sandport: Command) -> None:
+    script = "head -c 2500000 /dev/zero > big"
+    assert sandport("run", "-q", "--keep", "--name", "box", "--", "sh", "-c", script).code == 0
+    (lease,) = sandport.leases()
+    (sandport.home / "logs").mkdir(mode=0o700, exist_ok=True)
+    (sandport.home / "logs" / "local.log").write_bytes(b"x" * 300)
+    done = sandport("doctor", "--json")
+    places = done.object["places"]
+    by_what = {what: [one for one in places["places"] if one["what"] == what] for what in ("logs", "worker", "sandbox")}
+    (sandbox,) = by_what["sandbox"]
+    assert (sandbox["sandbox"], sandbox["provider"], sandbox["whole"]) == (lease["sandbox"], "local", True)
+    assert sandbox["path"] == str(sandport.home / "workers" / "local" / lease["sandbox"])
+    (worker,) = [one for one in by_what["worker"] if one["provider"] == "local"]
+    assert 2_500_000 <= sandbox["sizeBytes"] <= worker["sizeBytes"] < 2_600_000
+    (logs,) = by_what["logs"]
+    assert (logs["path"], logs["files"], logs["sizeBytes"]) == (str(sandport.home / "logs"), 1, 300)
+    found = os.statvfs(sandport.home)
+    assert places["space"]["totalBytes"] == found.f_blocks * found.f_frsize
+    assert 0 <= places["space"]["freeBytes"] <= places["space"]["totalBytes"]
+    told = checks(done)
+    assert f"1 has a folder below {sandport.home}/workers: {lease['sandbox']} 2.5 MB" in told["sandboxes"]["detail"]
+    assert "workers 2.5 MB (local 2.5 MB), logs 300 B" in told["home"]["detail"]
+    assert f"free at {sandport.home}" in told["space"]["detail"]
+    assert sandport("leases", "end", "box").code == 0
+
+
+def test_little_room_is_a_warning(tmp_path: Path) -> None:
+    plenty = Space(free_bytes=50_000_000_000, total_bytes=90_000_000_000, free_files=5, total_files=10)
+    for space, state in (
+        (plenty, "ok"),
+        (replace(plenty, free_bytes=999_999_999), "warning"),
+        (replace(plenty, free_files=1, total_files=1000), "warning"),
+        (replace(plenty, free_files=None, total_files=None), "ok"),
+        (None, "warning"),
+    ):
+        room, _ = Places(home=str(tmp_path), space=space, places=()).checks()
+        assert (room.state, room.fix is None) == (state, state == "ok" or space is None), space
 
 
 def test_what_a_worker_says_cannot_steer_the_terminal(sandport: Command) -> None:

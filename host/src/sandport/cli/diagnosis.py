@@ -6,7 +6,6 @@ import os
 import platform
 import stat
 import sys
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -20,12 +19,10 @@ from .inventory import Listed, inventory
 from .journal_checks import JournalFacts, look_at_journal
 from .listing import Colour, coloured, put, put_json
 from .messages import printable, unicode_text
-from .status import human_bytes
+from .places import Places, look_at_places
 
 OLDEST = (3, 11)
 _COLOURS: dict[State, Colour] = {"ok": "green", "warning": "yellow", "wrong": "red"}
-_MOST_ENTRIES = 200_000
-"""A folder's size is counted up to here; doctor must not read a disk for minutes."""
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -36,6 +33,8 @@ class Diagnosis(Struct, frozen=True, kw_only=True, rename="camel"):
     checks: tuple[Check, ...]
     journal: JournalFacts | None
     """Null where it cannot be read."""
+    places: Places | None
+    """Null where the home cannot be used."""
     providers: tuple[Listed, ...]
 
 
@@ -44,10 +43,11 @@ def diagnose(settings: Settings, *, as_json: bool) -> int:
     from sandport import __version__
 
     configuration, about_settings = _settings(settings)
-    about_home = _home()
+    about_home, places = _home()
     checks = [_python(), about_settings, about_home]
     journal: JournalFacts | None = None
-    if about_home.state != "wrong":
+    if places is not None:
+        checks += places.checks()
         journal, about_journal = look_at_journal()
         checks += about_journal
     found = inventory(configuration)
@@ -65,7 +65,14 @@ def diagnose(settings: Settings, *, as_json: bool) -> int:
     ok = all(check.state != "wrong" for check in checks)
     if as_json:
         put_json(
-            Diagnosis(ok=ok, version=__version__, checks=tuple(checks), journal=journal, providers=found.providers)
+            Diagnosis(
+                ok=ok,
+                version=__version__,
+                checks=tuple(checks),
+                journal=journal,
+                places=places,
+                providers=found.providers,
+            )
         )
     else:
         for check in checks:
@@ -90,35 +97,20 @@ def _settings(settings: Settings) -> tuple[Configuration, Check]:
     return configuration, Check(name="settings", state="ok", detail=files or "no sandport.toml: everything by default")
 
 
-def _home() -> Check:
+def _home() -> tuple[Check, Places | None]:
     try:
         root = home_path(os.environ)
         fresh = not root.exists()
         home = Home.open()
     except UsageError as error:
         message, _, fix = unicode_text(str(error)).partition("\n")
-        return Check(name="home", state="wrong", detail=message, fix=fix or None)
+        return Check(name="home", state="wrong", detail=message, fix=fix or None), None
     mode = stat.S_IMODE(home.root.stat().st_mode)
     parts = [f"{unicode_text(str(home.root))}, mode {mode:04o}, store {home.store_id}"]
     if fresh:
         parts.append("just made")
-    parts += [f"{name} {_size(home.root / name)}" for name in ("workers", "logs") if (home.root / name).is_dir()]
-    return Check(name="home", state="ok", detail=", ".join(parts))
-
-
-def _size(folder: Path) -> str:
-    total = count = 0
-    for path, _, files in os.walk(folder):
-        for name in files:
-            count += 1
-            if count > _MOST_ENTRIES:
-                return f"over {human_bytes(total)}"
-            try:
-                total += os.lstat(os.path.join(path, name)).st_size
-            except FileNotFoundError:
-                # A sandbox that ends while it is counted.
-                continue
-    return human_bytes(total)
+    places = look_at_places(home.root)
+    return Check(name="home", state="ok", detail=", ".join(parts + places.sizes())), places
 
 
 def _provider(provider: Listed) -> Check:
