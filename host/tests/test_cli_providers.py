@@ -147,6 +147,8 @@ def test_a_sound_installation_is_told_so(sandport: Command) -> None:
     done = sandport("doctor", "--json")
     assert (done.code, done.object["ok"]) == (0, True)
     found = checks(done)
+    # Whether this machine can isolate is not asked here; that the provider was asked is.
+    assert found.pop("provider local, isolation")["detail"]
     assert {name: check["state"] for name, check in found.items()} == {
         "python": "ok",
         "settings": "ok",
@@ -157,7 +159,13 @@ def test_a_sound_installation_is_told_so(sandport: Command) -> None:
         "processes": "ok",
         "clean-up": "ok",
         "provider fake": "ok",
+        "provider fake, clock": "ok",
+        "provider fake, vendor": "ok",
         "provider local": "ok",
+        "provider local, limits": found["provider local, limits"]["state"],
+        "provider local, python": "ok",
+        "provider local, shell": "ok",
+        "provider local, state directory": "ok",
     }
     assert str(sandport.home) in found["home"]["detail"]
     assert "mode 0700" in found["home"]["detail"]

@@ -14,12 +14,15 @@ from msgspec import Raw, Struct
 
 from sandport_protocol import codec, versions
 from sandport_protocol.limits import DEFAULTS, Limits
+from sandport_protocol.methods import METHODS
 from sandport_protocol.v1 import (
     AcquireLeaseParams,
     Egress,
     InitializeParams,
     InitializeResult,
     PeerInfo,
+    ProbeParams,
+    ProbeResult,
     new_sandbox_id,
 )
 
@@ -248,6 +251,40 @@ class Host:
             name=provider,
             hello=worker.hello,
             withheld=withheld(self._environ, worker.hello.wants_env, worker.process.given_env),
+        )
+
+    async def probe(self, environment: str, *, config: Mapping[str, Any] | None = None) -> ProbeResult:
+        """What a provider finds where it looks at what its sandboxes need; nothing is created.
+
+        Args:
+            environment, config: As for `lease`.
+
+        Returns:
+            The checks, each with whether it is well, and what the provider cannot do with this config.
+
+        Raises:
+            EnvironmentUnknown, WorkerStartFailed: As for `lease`.
+            WireError: What the provider answered, e.g. ConfigInvalid.
+
+        Repeat: looks again.
+        Cancel: stops looking.
+        """
+        provider, base, _ = self._resolved(environment)
+        params = ProbeParams(config=Raw(codec.encode(overridden(base, config or {}))))
+        client = (await self._supervisor(provider).worker()).client
+        return await client.call(METHODS["probe"], params, ProbeResult, deadline_s=self._timing.call_s)
+
+    def _resolved(self, environment: str) -> tuple[str, Mapping[str, Any], Mapping[str, str]]:
+        """The provider, its config and its variables that a name stands for."""
+        stored = self.configuration.environments.get(environment)
+        if stored is not None:
+            return stored.provider, stored.config, stored.env
+        if environment in self.provider_names():
+            return environment, {}, {}
+        known = (*self.configuration.environments, *self.provider_names())
+        raise EnvironmentUnknown(
+            f"there is no environment or provider {environment!r}{nearest(environment, known)}; "
+            f"there are: {', '.join(known) or 'none'}" + how_to_get(environment)
         )
 
     def _supervisor(self, provider: str, tenant: str | None = None) -> Supervisor:
@@ -505,17 +542,7 @@ class Host:
     ) -> LeaseRequest:
         if not 0 < ttl_s <= LONGEST_S:
             raise UsageError(f"ttl_s is {ttl_s}; give seconds above 0 and up to {LONGEST_S:g}")
-        stored = self.configuration.environments.get(environment)
-        if stored is not None:
-            provider, base, variables = stored.provider, stored.config, stored.env
-        elif environment in self.provider_names():
-            provider, base, variables = environment, {}, {}
-        else:
-            known = (*self.configuration.environments, *self.provider_names())
-            raise EnvironmentUnknown(
-                f"there is no environment or provider {environment!r}{nearest(environment, known)}; "
-                f"there are: {', '.join(known) or 'none'}" + how_to_get(environment)
-            )
+        provider, base, variables = self._resolved(environment)
         return LeaseRequest(
             sandbox_id=new_sandbox_id(os.urandom(17)),
             lease_id=new_lease_id(),

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -13,6 +14,15 @@ from providers.local.tests.machine import arguments_of, environment_of, pids, st
 from sandport_provider_local.provider import LocalProvider
 from sandport_sdk.testing import HostInMemory
 
+SETTLE_S = 5.0
+
+
+def those_of(folder: Path) -> list[int]:
+    """Processes that have to do with a folder."""
+    mark = str(folder).encode()
+    words = {pid: [*arguments_of(pid), *environment_of(pid)] for pid in pids() if state_of(pid) not in "ZX"}
+    return [pid for pid, said in words.items() if any(mark in word for word in said)]
+
 
 @pytest.fixture
 def state_dir(tmp_path: Path) -> Iterator[Path]:
@@ -21,9 +31,10 @@ def state_dir(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir(0o700)
     yield folder
     left = [entry.name for entry in folder.iterdir()]
-    mark = str(folder).encode()
-    words = {pid: [*arguments_of(pid), *environment_of(pid)] for pid in pids() if state_of(pid) not in "ZX"}
-    alive = [pid for pid, said in words.items() if any(mark in word for word in said)]
+    # What removes a folder as its last act is seen for a moment after it.
+    deadline = time.monotonic() + SETTLE_S
+    while (alive := those_of(folder)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     for pid in alive:  # Where a test fails, its sandboxes may be kept ones.
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

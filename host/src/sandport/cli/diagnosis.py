@@ -57,7 +57,8 @@ def diagnose(settings: Settings, *, as_json: bool) -> int:
         ask_all(found, configuration, settings)
         if (code := settings.interrupts.exit_code) is not None:
             return code
-    checks += [_provider(provider) for provider in found.providers]
+    for provider in found.providers:
+        checks += [_provider(provider), *_probe(provider)]
     checks += [Check(name="metadata", state="wrong", detail=fault.message) for fault in found.faults]
     if not found.providers:
         fix = "pip install sandport-provider-local"
@@ -130,6 +131,21 @@ def _provider(provider: Listed) -> Check:
         detail=f"{detail}; set here and withheld from it: {', '.join(hello.withheld)}",
         fix=f"to grant them, in sandport.toml: {provider.grant_line()}",
     )
+
+
+def _probe(provider: Listed) -> list[Check]:
+    """What the provider itself has found; what is not well may be so for one config only, so it warns."""
+    found = [
+        Check(
+            name=f"provider {provider.name}, {unicode_text(one.name)}",
+            state="ok" if one.ok else "warning",
+            detail=unicode_text(one.detail),
+        )
+        for one in provider.probe
+    ]
+    if provider.probe_fault is not None:
+        found.append(Check(name=f"provider {provider.name}, probe", state="warning", detail=provider.probe_fault))
+    return found
 
 
 def _lines(check: Check) -> list[str]:

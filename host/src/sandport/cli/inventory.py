@@ -10,6 +10,7 @@ from sandport.configuration import Configuration
 from sandport.discovery import Discovery, discover
 from sandport.errors import SandportError
 from sandport_protocol.capabilities import Capabilities
+from sandport_protocol.v1 import ProbeCheck
 
 from .messages import unicode_text
 
@@ -70,6 +71,10 @@ class Listed(Struct, kw_only=True, rename="camel"):
     """Only where a worker was asked."""
     start_ms: int | None = None
     """How long that worker took to be ready."""
+    probe: tuple[ProbeCheck, ...] = ()
+    """What it found where it looked at what its sandboxes need, with its config as it is by default."""
+    probe_fault: str | None = None
+    """Why it could not look."""
 
     def grant_line(self) -> str:
         """What sandport.toml has to say so that nothing is withheld."""

@@ -14,6 +14,7 @@ from sandport_protocol.capabilities import GROUPS, effective_groups
 from .application import Settings
 from .hosting import hosted
 from .inventory import Hello, Inventory, Listed, fault_of
+from .messages import unicode_text
 from .records import Records
 from .status import Status
 
@@ -46,6 +47,12 @@ async def _ask(host: Host, provider: Listed) -> None:
     except SandportError as error:
         report = error.report if isinstance(error, WorkerError) else None
         provider.fault = fault_of(error, report.log_tail if report is not None else ())
+        return
+    try:
+        provider.probe = (await host.probe(provider.name)).checks
+    except SandportError as error:
+        # Many need a config that says more than nothing; that is no fault of the machine's.
+        provider.probe_fault = unicode_text(str(error))
 
 
 def _hello(facts: ProviderFacts) -> Hello:

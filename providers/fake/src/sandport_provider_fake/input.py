@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import os
+
+WIDE_BYTES = 1 << 20
+"""How wide the pipe becomes once so much has gone through it."""
 
 
 class Input:
@@ -13,6 +18,7 @@ class Input:
         self._fd = fd
         self._exited = exited
         self._turn = asyncio.Lock()
+        self._total = 0
 
     @classmethod
     def open(cls, exited: asyncio.Future[None]) -> tuple[Input, int]:
@@ -34,7 +40,9 @@ class Input:
             taken = 0
             while self._fd >= 0 and taken < len(data):
                 try:
-                    taken += os.write(self._fd, data[taken : taken + (1 << 16)])
+                    size = os.write(self._fd, data[taken : taken + (1 << 16)])
+                    taken += size
+                    self._count(size)
                 except BlockingIOError:
                     if self._exited.done():
                         break
@@ -61,3 +69,9 @@ class Input:
             asyncio.get_running_loop().remove_writer(self._fd)
             os.close(self._fd)
             self._fd = -1
+
+    def _count(self, size: int) -> None:
+        before, self._total = self._total, self._total + size
+        if before < WIDE_BYTES <= self._total:
+            with contextlib.suppress(OSError):  # the user's quota of wide pipes is used up
+                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, WIDE_BYTES)

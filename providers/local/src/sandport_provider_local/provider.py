@@ -98,7 +98,7 @@ class LocalProvider(Provider):
         obstacle = await self._isolation.obstacle()
         if obstacle is None:
             return types.ProbeCheck(name="isolation", ok=True, detail="bubblewrap")
-        return types.ProbeCheck(name="isolation", ok=config.isolation == "prefer", detail=f"{obstacle}. So {NOTE}")
+        return types.ProbeCheck(name="isolation", ok=False, detail=f"{obstacle}. So {NOTE}")
 
     # ------------------------------------------------------------ leases
 

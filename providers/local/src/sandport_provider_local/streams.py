@@ -428,6 +428,8 @@ class Input:
         self._terminal = terminal
         self._queue: deque[tuple[memoryview, asyncio.Future[int] | None]] = deque()
         self._taken = 0
+        self._total = 0
+        self._wide = terminal
         self._ending = False
         self.closed = False
         os.set_blocking(fd, False)
@@ -475,6 +477,12 @@ class Input:
                 self.close()
                 return
             self._taken += size
+            self._total += size
+            if not self._wide and self._total >= PIPE_BYTES:
+                # Who has read so much reads more: a wider pipe saves both sides most of their waking up.
+                self._wide = True
+                with contextlib.suppress(OSError):  # The user's quota of wide pipes is used up.
+                    fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
             if self._taken < len(data):
                 continue
             self._queue.popleft()
