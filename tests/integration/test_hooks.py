@@ -16,6 +16,7 @@ from sandport.clock import Clock, VirtualClock
 from sandport.configuration import Configuration, EnvironmentSettings, HostSettings
 from sandport.errors import (
     CommandNotFound,
+    Internal,
     LeaseLost,
     LeaseUnknown,
     NotAuthorised,
@@ -34,6 +35,7 @@ from sandport.hooks import (
 from sandport.host import Host
 from sandport_protocol.limits import Limits
 from tests.integration.stage import QUICK, ROOT, Records, configuration, eventually, worker
+from tests.integration.test_lease_faults import refuse
 from tests.integration.vendor import EAGER, Vendor, states, victim
 
 pytestmark = pytest.mark.anyio
@@ -135,7 +137,7 @@ async def test_a_lease_and_its_commands_are_told_in_order_without_their_output(v
             await process.stdin.write(b"0123456789")
             await process.stdin.close()
             await process.wait()
-            assert len(seen.ends()) == 4  # told when it ended, and not with its block
+            await eventually(lambda: len(seen.ends()) == 4)  # when it ended, and not with its block
         await sandbox.write_bytes("file", b"x" * 3)
         lease_id, sandbox_id = sandbox.lease_id, sandbox.id
     started, *commands, ended = seen.events
@@ -170,10 +172,13 @@ async def test_what_was_cancelled_and_what_a_crash_cut_has_an_end_too(vendor: Ve
         await eventually(lambda: any(isinstance(event, CommandStartedEvent) for event in seen.events))
         running.cancel()
         await asyncio.wait((running,))
+        async with sandbox.start(["sleep", "600"]):
+            pass  # nobody waits for it
         vendor.fake.order("execute.before-answer", "crash")
         with pytest.raises(WorkerCrashed):
             await sandbox.execute(["true"])
-    cancelled, crashed = seen.ends()
+    cancelled, left, crashed = seen.ends()
+    assert (left.ended, left.error) == ("signalled", None)
     assert (cancelled.ended, cancelled.error, cancelled.dispatched) == (None, "CancelledError", None)
     assert (crashed.ended, crashed.error, crashed.dispatched) == (None, "WorkerCrashed", "unknown")
 
@@ -226,6 +231,56 @@ async def test_an_end_that_another_process_made_is_told_as_lost_and_ended(vendor
     assert holder.leases() == ["started", "lost", "ended: another process ended it"]
     assert other.leases() == ["ended: mine now"]
     assert len(lost) == 1
+
+
+async def test_a_sandbox_that_its_vendor_ended_is_told_as_lost_and_ended(vendor: Vendor) -> None:
+    seen = Witness()
+    lost: list[str] = []
+    async with hosting(vendor, seen) as host, host.lease("env", keep=True, name="k"):
+        pass
+    async with hosting(vendor, seen) as host, host.attach("k", on_lost=lost.append) as sandbox:
+        vendor.fake.clock.advance(7200)
+        for _ in range(2):
+            with pytest.raises(LeaseLost):
+                await sandbox.execute(["true"])
+        await sandbox.destroy()
+    assert seen.leases() == ["started", "lost", "ended: ended by its holder"]
+    assert len(lost) == 1
+    (command,) = seen.ends()
+    assert (command.ended, command.error) == (None, "LeaseLost")
+
+
+async def test_an_end_that_the_journal_could_not_take_is_told_once(
+    vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Witness()
+    async with hosting(vendor, seen) as host:
+        refuse(monkeypatch, host, "ending", times=1)
+        async with host.lease("env"):
+            pass
+        assert seen.leases() == ["started", "ended: its block is over"]
+        await host.clean_up()
+        assert await states(host) == {"gone": 1}
+    assert seen.leases() == ["started", "ended: its block is over"]
+
+
+async def test_what_an_operator_forgets_is_told_and_is_not_confirmed(vendor: Vendor) -> None:
+    async with hosting(vendor) as host, host.lease("env", keep=True, name="k") as sandbox:
+        pass
+    seen = Witness()
+    async with hosting(vendor, seen) as host:
+        await host.forget(sandbox.id, reason="the account was closed")
+    assert seen.leases() == ["ended: forgotten, not confirmed"]
+    (record,) = vendor.fake.sandboxes()
+    refuses = Refuses("end unknown")
+    async with hosting(vendor, refuses) as host:
+        (unknown,) = (await host.find_unknown()).unknown
+        with pytest.raises(NotAuthorised):
+            await host.end_unknown(unknown)
+        assert vendor.fake.sandboxes() == [record]
+        refuses.verbs = ()
+        assert (await host.end_unknown(unknown)).end == "gone"
+    assert {(action.provider, action.sandbox_id) for action in refuses.asked} == {("fake", sandbox.id)}
 
 
 async def test_an_end_that_is_not_confirmed_is_told_when_it_is(vendor: Vendor) -> None:
@@ -285,6 +340,31 @@ async def test_a_cancel_of_an_acquire_at_any_turn_leaves_as_many_ends_as_starts(
     assert starts
     assert sorted(starts) == sorted(ends)
     assert len(set(ends)) == len(ends)
+
+
+async def test_a_create_that_came_to_no_lease_is_told_as_none(vendor: Vendor) -> None:
+    vendor.fake.order("acquire.before-answer", "error", condition="Internal", dispatched="unknown")
+    seen = Witness()
+    async with hosting(vendor, seen) as host:
+        with pytest.raises(Internal):
+            async with host.lease("env"):
+                pytest.fail("there is a lease")
+        assert await states(host) == {"gone": 1}
+    assert seen.events == []
+
+
+async def test_the_end_of_a_host_waits_until_async_hooks_have_been_told(vendor: Vendor) -> None:
+    told: list[str] = []
+
+    class Slow:
+        @hookimpl
+        async def sandport_lease_ended(self, event: LeaseEndedEvent) -> None:
+            await asyncio.sleep(0.5)
+            told.append(event.reason)
+
+    async with hosting(vendor, Slow()) as host, host.lease("env"):
+        pass
+    assert told == ["its block is over"]
 
 
 class Broken:

@@ -216,9 +216,9 @@ class Specs:
         """The text as it may be written.
 
         Called with the text of each record of the host's log, with each text among its values, and with each line of a
-        worker's log, a line at a time, before they are written anywhere: to the embedder's log, to the files in the
-        home, into a crash report. Each plugin gets what the one before it answered. It is never `async`, and may be
-        called often.
+        worker's log, a line at a time (one that is longer than `log_line_bytes` in pieces), before they are written
+        anywhere: to the embedder's log, to the files in the home, into a crash report. Levels are told apart before.
+        Each plugin gets what the one before it answered. It is never `async`, and may be called often.
 
         Where it raises, or answers something else than text, the text is withheld: in its place stands which plugin
         failed, and how.

@@ -57,6 +57,12 @@ class SandboxWitness:
 class LeaseWitness:
     """Sees what becomes of the leases of a host. This one tells nobody."""
 
+    def asked(self, request: LeaseRequest) -> None:
+        """It is about to be asked for."""
+
+    def undone(self, request: LeaseRequest) -> None:
+        """It was given up, and the journal has what became of it."""
+
     def started(self, request: LeaseRequest, expires_at_ms: int | None) -> None:
         """Its sandbox is there, and the journal has it."""
 

@@ -148,6 +148,7 @@ class Book:
             on_open=lambda client, call: self._creates.update({request.sandbox_id: (client, call)}),
             witness=self._witness,
         )
+        self._witness.asked(request)
         try:
             await self.store.request(
                 sandbox_row(request, owner=self._instance), lease_row(request, owner=self._instance)
@@ -220,7 +221,9 @@ class Book:
         try:
             await acquiring.settle()
             with self.clean_up.holding(request.sandbox_id):
-                return await self._undo_row(acquiring, request, reason)
+                undone = await self._undo_row(acquiring, request, reason)
+            self._witness.undone(request)
+            return undone
         except StoreUnusable as error:
             self._log("error", f"the journal cannot be written: {error}", sandbox=request.sandbox_id)
             self.clean_up.owed[request.sandbox_id] = reason

@@ -107,13 +107,24 @@ class LeaseEvents(LeaseWitness):
         self._plugins = plugins
         self._store = store
         self._now_ms = now_ms
+        self._asked: set[str] = set()
+        """Sandboxes that are being asked for here, whose start was not told."""
         self._open: set[str] = set()
         """Leases that started here, whose end was not told and which were not released."""
         self._told: dict[str, bool] = {}
         """Ends that were told and that the journal does not have yet; whether they were confirmed."""
 
+    def asked(self, request: LeaseRequest) -> None:
+        """Its start may have to be told with its end."""
+        self._asked.add(request.sandbox_id)
+
+    def undone(self, request: LeaseRequest) -> None:
+        """If it had started, that was told."""
+        self._asked.discard(request.sandbox_id)
+
     def started(self, request: LeaseRequest, expires_at_ms: int | None) -> None:
         """Tell it, and expect an end."""
+        self._asked.discard(request.sandbox_id)
         self._open.add(request.lease_id)
         event = LeaseStartedEvent(
             lease=ids_of(request), at_ms=self._now_ms(), expires_at_ms=expires_at_ms, kept=request.keep
@@ -138,7 +149,7 @@ class LeaseEvents(LeaseWitness):
 
     async def row_ended(self, row: SandboxRow, *, confirmed: bool) -> None:
         """Tell the end of a sandbox that was leased; one that never got so far had no lease that began."""
-        if row.lease_result is None or not self._plugins.hears("sandport_lease_ended"):
+        if row.lease_result is None or not self._plugins.hears("sandport_lease_started", "sandport_lease_ended"):
             return
         try:
             lease = await self._store.lease(row.id)
@@ -146,6 +157,9 @@ class LeaseEvents(LeaseWitness):
             self._plugins.log("error", f"the end of a lease cannot be told to plugins: {error}", sandbox=row.id)
             return
         request = request_of(row, lease)
+        if row.id in self._asked:
+            # Its caller was cut off in the moment in which the journal took it.
+            self.started(request, row.expires_at_ms)
         self.ended(request, lease.reason, confirmed=confirmed)
         if confirmed or row.state == "gone":
             self._told.pop(request.lease_id, None)
