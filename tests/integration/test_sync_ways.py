@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from host.tests.sync.trees import Directory, File, Link, Node, look, make, make_socket
 from sandport.sandbox import Sandbox
 from sandport.sync import SyncProgress, SyncResult
-from sandport.sync.errors import PathOutsideRootError, TargetBusyError
+from sandport.sync.errors import PathOutsideRootError, TargetBusyError, UnsafeTargetError
 from tests.integration.stage import eventually
 from tests.integration.sync_stage import (
     TRICKY,
@@ -419,3 +419,22 @@ def test_a_cancel_at_any_moment_leaves_all_or_nothing(ways: Ways, way: str) -> N
 def scratch_in(folder: bytes) -> list[bytes]:
     """Names of ours, at any depth."""
     return [name for _, there, files in os.walk(folder) for name in there + files if name.startswith(b".sandport-")]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_copied_in_is_not_emptied_by_a_mirror_on_the_way_out(ways: Ways, way: str) -> None:
+    folder = ways.fresh()
+    source = folder / "source"
+    make(source, Directory({b"mine": File(b"mine"), b"kept": File(b"kept")}))
+    there = look(source)
+
+    async def there_and_back(target: Path) -> None:
+        sandbox = ways.sandboxes[way]
+        await sandbox.sync_in(source, folder.name, exclude=["mine"])
+        await sandbox.sync_out(folder.name, target, delete=True)
+
+    for target in (source, folder):
+        with pytest.raises(UnsafeTargetError):
+            ways.run(there_and_back(target))
+        assert look(source) == there
+    ways.run(there_and_back(folder / "elsewhere"))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sandport_protocol.octets import unpack
 from sandport_protocol.v1 import LeaseResult
@@ -51,6 +51,8 @@ class Choice(Struct, frozen=True, kw_only=True):
     gitignore: bool = False
     follow_symlinks: bool = False
     delete: bool = False
+    protect: tuple[bytes, ...] = ()
+    """Files and directories of this machine that `delete` spares, with all that lies above them."""
 
     def selection(self, *, above: bool) -> Selection | None:
         """What is left out; None where nothing is.
@@ -80,6 +82,8 @@ class Files:
         self._commands = commands
         self._timing = timing
         self._far: Far | None = None
+        self._sources: dict[bytes, None] = {}
+        """What was copied in from this machine: a mirror on the way out must not empty it."""
 
     async def sync_in(
         self,
@@ -94,6 +98,7 @@ class Files:
     ) -> SyncResult:
         """`Sandbox.sync_in`."""
         destination = self._below(remote)
+        self._remember(local)
         if await self._chosen() is not Way.LOCAL:
             far = await self._reached()
             return await far.sync_in(
@@ -120,6 +125,9 @@ class Files:
 
         return await _off_the_loop(self._commands.lease, copy)
 
+    def _remember(self, source: HostPath) -> None:
+        self._sources[os.path.abspath(os.fsencode(source))] = None
+
     async def sync_out(
         self,
         remote: bytes,
@@ -136,6 +144,8 @@ class Files:
         from .sync import DEFAULT_MAX_BYTES, DEFAULT_MAX_ENTRIES, copy_out
 
         source = self._below(remote)
+        if choice.delete:
+            choice = structs.replace(choice, protect=tuple(self._sources))
         most_bytes = DEFAULT_MAX_BYTES if max_bytes is None else max_bytes
         most_entries = DEFAULT_MAX_ENTRIES if max_entries is None else max_entries
         if await self._chosen() is not Way.LOCAL:
@@ -160,6 +170,7 @@ class Files:
                 mode=mode,
                 selection=selection,
                 delete=choice.delete,
+                protect=choice.protect,
                 dry_run=dry_run,
                 max_bytes=most_bytes,
                 max_entries=most_entries,

@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from sandport.errors import WireError
@@ -86,6 +86,7 @@ async def sync_out(
             selection=selection,
             account=account,
             delete=choice.delete,
+            protect=choice.protect,
             dry_run=dry_run,
             # The top of the tree is a member of its archive and no name in it.
             bounds=Bounds(LinkRule.INSIDE, max_bytes, max_entries + 1),
@@ -286,6 +287,7 @@ class _Landing:
         selection: Selection | None,
         account: Account,
         delete: bool,
+        protect: Sequence[bytes],
         dry_run: bool,
         bounds: Bounds,
     ) -> None:
@@ -297,6 +299,7 @@ class _Landing:
         self._selection = selection
         self._account = account
         self._delete = delete
+        self._protect = protect
         self._dry_run = dry_run
         self._bounds = bounds
 
@@ -319,7 +322,7 @@ class _Landing:
                 removed=account.delete,
                 poll=meter.poll,
                 selection=self._selection,
-                protection=Protection(this_machine=True),
+                protection=Protection(sources=self._protect, this_machine=True),
                 rehearsal=self._dry_run,
             )
         with contextlib.ExitStack() as stack:
