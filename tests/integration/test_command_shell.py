@@ -164,11 +164,8 @@ def test_without_a_terminal_nothing_is_started(sandport: Command) -> None:
     ("words", "complaint"),
     [
         (["box", "-p", "local"], "-p: is for a new sandbox, and box is one that is there"),
-        (["box", "--keep"], "--keep: is for a new sandbox"),
         ([""], "the lease's id or name is empty"),
         (["--program", "'"], "--program ': No closing quotation"),
-        (["--program", " "], "there is no command"),
-        (["-q", "-v"], "-q and -v: give one of them"),
         (["--gitignore"], "nothing is copied that it could leave something out of"),
         (["-p", "gone"], "no provider 'gone' is installed or configured"),
     ],

@@ -47,8 +47,12 @@ class Typist:
         """Wait until something is shown that was not seen before; answers it, and has seen all up to its end."""
         end = time.monotonic() + BOUND_S
         while (found := re.search(pattern, self.shown)) is None:
-            assert select.select([self._master], [], [], max(end - time.monotonic(), 0))[0], (pattern, self.shown)
-            self.shown += os.read(self._master, 65536).decode(errors="replace")
+            # Whoever has ended shows nothing more, and we hold the terminal open ourselves.
+            over = self.process.poll() is not None or time.monotonic() > end
+            if select.select([self._master], [], [], 0 if over else 0.2)[0]:
+                self.shown += os.read(self._master, 65536).decode(errors="replace")
+            else:
+                assert not over, (pattern, self.shown, self.process.poll())
         self.shown = self.shown[found.end() :]
         return found
 

@@ -82,7 +82,10 @@ class Screen:
                 # The end of what is typed, or of sizes, is none of the program's; their failure is.
                 if failed := next((one.exception() for one in done if one is not showing and one.exception()), None):
                     raise failed
-            return showing.result()
+            outcome = showing.result()
+            if outcome.ended != "exited":
+                await self._wipe()
+            return outcome
         except BaseException:
             await self._wipe()
             raise
