@@ -23,8 +23,9 @@ def main(uid: int, state_dir: str) -> None:
     shown = [state_dir, sys.base_prefix, sysconfig.get_path("platlib"), *(f"{repository}/{name}" for name in SOURCES)]
     places = [os.fsdecode(place) for place in namespaces.stage([os.fsencode(path) for path in shown])]
     os.chown(places[0], uid, uid)
-    namespaces.become(uid)
+    # Before the change of user: a virtual environment may lie where that user cannot look.
     python = Path(os.path.realpath(sys.executable))
+    namespaces.become(uid)
     if python.is_relative_to(sys.base_prefix):
         python = Path(places[1]) / python.relative_to(sys.base_prefix)
     variables = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(places[2:]), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -71,14 +71,16 @@ def _try(there: Machine, uid: int | None) -> str | None:
     boundary = Boundary(uid=uid)
     command = [there.python, "-I", "-S", "-E", "-c", "pass"]
     plan = plan_of(boundary, there, command=command, cgroup="", folders=False)
-    with plan as fd:
+    # Files and no pipes of subprocess: before 3.12 it leaks the first of them where there is none for the second.
+    with plan as fd, open(os.devnull, "r+b") as nothing, open(os.memfd_create("said"), "w+b") as said:
         words = [sys.executable, *program("keeper", first=f"import os; os.dup2({fd}, 4)"), "--try"]
         try:
             tried = subprocess.run(
                 words,
                 pass_fds=(fd,),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
+                stdin=nothing,
+                stdout=nothing,
+                stderr=said,
                 cwd="/",
                 env={"LANG": "C.UTF-8"},
                 timeout=TRY_S,
@@ -86,10 +88,12 @@ def _try(there: Machine, uid: int | None) -> str | None:
             )
         except subprocess.SubprocessError as error:
             return f"trying it failed: {error}"
+        said.seek(0)
+        lines = said.read().decode(errors="replace").strip().splitlines()
     if tried.returncode == 0:
         return None
-    said = tried.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {tried.returncode}"]
-    return explain(said[-1].rpartition("cannot isolate: ")[2], Facts.of_this_machine())
+    last = lines[-1] if lines else f"exit code {tried.returncode}"
+    return explain(last.rpartition("cannot isolate: ")[2], Facts.of_this_machine())
 
 
 class Facts(NamedTuple):
