@@ -132,7 +132,8 @@ class Worker:
             with contextlib.suppress(BlockingIOError):
                 connection, _ = listening.accept()
                 with connection:
-                    connection.sendall(archive)
+                    if archive:  # an archive that comes out may have come whole, and its socket be closed
+                        connection.sendall(archive)
                     connection.shutdown(socket.SHUT_WR)
                     answer = self.answer(number)
                     assert "result" in answer, answer
