@@ -11,10 +11,16 @@ from sandport.host import Host
 from sandport.numbers import Timing
 from sandport_protocol.limits import Limits
 from tests.integration.command import Command
-from tests.integration.stage import QUICK, Journal, Records, configuration
+from tests.integration.stage import QUICK, Journal, Records, configuration, leave_alone_what_is_there
 from tests.integration.vendor import Vendor
 
 OpenHost = Callable[..., AbstractAsyncContextManager[Host]]
+
+
+@pytest.fixture(autouse=True)
+def only_its_own_children() -> None:
+    """What a test counts are its own processes, whatever ran before it in this process."""
+    leave_alone_what_is_there()
 
 
 @pytest.fixture

@@ -134,14 +134,27 @@ def alive(pid: int) -> bool:
     return stat[stat.rindex(b")") + 2 :].split()[0] not in (b"Z", b"X")
 
 
+_FROM_BEFORE: set[int] = set()
+
+
+def leave_alone_what_is_there() -> None:
+    """Begin anew: what earlier tests of this process have left, elsewhere in the tree, is none of the next one's."""
+    _FROM_BEFORE.clear()
+    # Processes that outlive their worker, where the worker was a part of this process: nobody else reaps them.
+    with contextlib.suppress(ChildProcessError):  # there is none
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    _FROM_BEFORE.update(children())
+
+
 def children(pid: int | None = None) -> list[int]:
-    """The direct children of a process, dead and unreaped ones included."""
+    """The direct children of a process, dead and unreaped ones included; of this one those of this test."""
     own = os.getpid() if pid is None else pid
     found: list[int] = []
     for task in Path(f"/proc/{own}/task").iterdir():
         with contextlib.suppress(FileNotFoundError):  # a thread that ended meanwhile; its children are another's now
             found += [int(child) for child in (task / "children").read_text().split()]
-    return sorted(found)
+    return sorted(child for child in found if pid is not None or child not in _FROM_BEFORE)
 
 
 def marked_with(token: str) -> list[int]:

@@ -88,7 +88,8 @@ def test_a_signal_ends_the_command_and_leaves_the_sandbox(sandport: Command, tim
         for number in (signal.SIGINT, signal.SIGTERM)[:times]:
             process.send_signal(number)
         err = process.stderr.read().decode()
-        assert process.wait(timeout=60) == 130
+        # Of two at once either may be seen first: each of the process's threads can take one.
+        assert process.wait(timeout=60) in (130, 143)[:times]
     assert err == (
         "sandport: interrupted; the lease is as it was\n"
         if times == 1
