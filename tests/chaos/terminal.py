@@ -220,7 +220,7 @@ class Terminal:
     async def command_keep(self, host: Host) -> None:
         """`sandport run --keep`."""
         name = self._name()
-        code, said = await self._command("run", "-p", "local", "--keep", "--name", name, "--", "true")
+        code, said = await self._command("run", "-p", "local", "-c", "isolation=none", "--keep", "--name", name, "--", "true")
         if code:
             self.fault(f"sandport run --keep ended with {code}: {said}")
         else:
