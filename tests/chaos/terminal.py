@@ -220,7 +220,9 @@ class Terminal:
     async def command_keep(self, host: Host) -> None:
         """`sandport run --keep`."""
         name = self._name()
-        code, said = await self._command("run", "-p", "local", "-c", "isolation=none", "--keep", "--name", name, "--", "true")
+        # What others run in it later writes to files of this machine.
+        open_to_all = ("-p", "local", "-c", "isolation=none")
+        code, said = await self._command("run", *open_to_all, "--keep", "--name", name, "--", "true")
         if code:
             self.fault(f"sandport run --keep ended with {code}: {said}")
         else:
