@@ -12,8 +12,8 @@ Each class here holds one of the asynchronous ones and has its methods under the
 results and errors; an `async with` becomes a `with`, an `async for` a `for`. The host runs on an event loop in a thread
 of its own, so the thread that calls may have a loop that runs, as a notebook's has. Several threads may use one host.
 
-Callbacks (`on_output`, `on_lost`, `is_run_live`) are called in that other thread, and hold up the host while they run;
-they must not call back into it.
+Callbacks (`on_output`, `on_lost`, `is_run_live`) and the hooks of plugins are called in that other thread, and hold up
+the host while they run; they must not call back into it.
 
 A Ctrl-C in the middle of a call cancels the call, and leaves the blocks around it in order: leases end.
 """
