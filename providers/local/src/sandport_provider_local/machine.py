@@ -55,9 +55,13 @@ def look() -> Machine:
 
 def _version(bwrap: str) -> tuple[int, ...]:
     try:
-        said = subprocess.run([bwrap, "--version"], capture_output=True, text=True, check=True, timeout=10).stdout
+        # A file and no pipes: before 3.12 subprocess leaks the first of them where there is none for the second.
+        with open(os.devnull, "r+b") as nothing, open(os.memfd_create("version"), "w+b") as file:
+            subprocess.run([bwrap, "--version"], stdin=nothing, stdout=file, stderr=nothing, check=True, timeout=10)
+            file.seek(0)
+            said = file.read().decode()
         return tuple(int(part) for part in said.split()[-1].split(".") if part.isdigit())
-    except (FileNotFoundError, PermissionError, subprocess.SubprocessError, IndexError) as error:
+    except (FileNotFoundError, PermissionError, subprocess.SubprocessError, IndexError, UnicodeError) as error:
         raise NoBubblewrap(f"{bwrap} cannot be run: {error}") from error
 
 
