@@ -223,7 +223,7 @@ class Specs:
         Where it raises, or answers something else than text, the text is withheld: in its place stands which plugin
         failed, and how.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # a specification: pluggy reads it, and nobody calls it
 
     @_spec
     def sandport_authorise(self, action: Action) -> str | Awaitable[str | None] | None:
@@ -236,4 +236,4 @@ class Specs:
 
         Not asked where a holder ends, keeps or uses what it has leased, nor for what clean-up does by itself.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # a specification: pluggy reads it, and nobody calls it

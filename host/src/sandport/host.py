@@ -1,4 +1,7 @@
-"""The host: the one object that an embedder opens. It owns the workers; leases are blocks inside it."""
+"""The host: the one object that an embedder opens. It owns the workers; leases are blocks inside it.
+
+Why so long: it is all that an embedder calls, each call with its promises; what they do is in `lease` and `worker`.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,8 @@ from sandport_protocol.v1 import (
     PeerInfo,
     ProbeParams,
     ProbeResult,
+    ValidateConfigParams,
+    ValidateConfigResult,
     new_sandbox_id,
 )
 
@@ -273,6 +278,24 @@ class Host:
         params = ProbeParams(config=Raw(codec.encode(overridden(base, config or {}))))
         client = (await self._supervisor(provider).worker()).client
         return await client.call(METHODS["probe"], params, ProbeResult, deadline_s=self._timing.call_s)
+
+    async def validate(self, provider: str, config: Mapping[str, Any]) -> ValidateConfigResult:
+        """What a provider says of a whole config; it touches nothing outside.
+
+        Returns:
+            Either `issues`, which each name a field, or the `config` with every default filled in.
+
+        Raises:
+            ProviderUnknown, ProviderConflict, WorkerStartFailed: As for `describe`.
+
+        Repeat: answers the same.
+        Cancel: nothing has happened.
+        """
+        params = ValidateConfigParams(config=Raw(codec.encode(config)))
+        client = (await self._supervisor(provider).worker()).client
+        return await client.call(
+            METHODS["validateConfig"], params, ValidateConfigResult, deadline_s=self._timing.call_s
+        )
 
     def _resolved(self, environment: str) -> tuple[str, Mapping[str, Any], Mapping[str, str]]:
         """The provider, its config and its variables that a name stands for."""

@@ -86,7 +86,7 @@ class Screen:
             if outcome.ended != "exited":
                 await self._wipe()
             return outcome
-        except BaseException:
+        except BaseException:  # a cancel too: whoever leaves gets a terminal that can be read
             await self._wipe()
             raise
         finally:

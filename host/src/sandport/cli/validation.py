@@ -7,13 +7,10 @@ from typing import Any
 
 import anyio
 import msgspec
-from msgspec import Raw
 
 from sandport.configuration import Configuration
 from sandport.errors import ConfigurationInvalid
-from sandport_protocol import codec
-from sandport_protocol.methods import METHODS
-from sandport_protocol.v1 import ValidateConfigParams, ValidateConfigResult
+from sandport_protocol.v1 import ValidateConfigResult
 
 from .application import Settings
 from .hosting import hosted
@@ -54,12 +51,5 @@ async def _validated(
     # Whoever asks does not change: what waits for clean-up is left to wait.
     async with hosted(configuration, settings.interrupts, records, cleans_up=False) as host:
         with Status(quiet=False).doing(f"asking {provider}"):
-            # The host has no method for this yet, and the worker is its own.
-            worker = await host._supervisor(provider).worker()
-            answer = await worker.client.call(
-                METHODS["validateConfig"],
-                ValidateConfigParams(config=Raw(codec.encode(config))),
-                ValidateConfigResult,
-                deadline_s=configuration.host.timing.call_s,
-            )
+            answer = await host.validate(provider, config)
     return answer

@@ -9,7 +9,7 @@ who owns the tree may have moved the directory to another place in between.
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import ClassVar, Final
 
 from sandport.sync.errors import TreeMovedError, printable
 
@@ -43,6 +43,9 @@ class Descent:
     Args:
         root_fd: A directory opened for reading. It stays the caller's to close.
     """
+
+    _steps_by: ClassVar[int] = OPEN_DIRECTORY
+    """How a directory is opened that was passed on the way down."""
 
     def __init__(self, root_fd: int) -> None:
         status = os.fstat(root_fd)
@@ -136,7 +139,7 @@ class Descent:
         for level in self._levels[1 : index + 1]:
             above = fd
             try:
-                fd = os.open(level.name, OPEN_DIRECTORY, dir_fd=above)
+                fd = os.open(level.name, self._steps_by, dir_fd=above)
             except OSError:
                 # Gone, replaced or forbidden: the caller says so, with the path of what was lost.
                 return _CLOSED

@@ -1,34 +1,22 @@
 """The bytes of one file, from descriptor to descriptor, by the cheapest way that both file systems allow.
 
-Small files go through memory. Big ones stay in the kernel: copy_file_range first (on some file systems it shares
-the blocks and copies nothing), sendfile if it is refused, plain reading and writing if that is refused too. Holes
-are skipped, not copied.
+Small files go through memory. Big ones stay in the kernel where it offers a way (`kernel_copy`). Holes are skipped, not
+copied.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Callable
 from typing import Final
+
+from sandport.sync.kernel_copy import BLOCK_BYTES, PIECE_BYTES, KernelCopy
 
 __all__ = ["SMALL_BYTES", "Pump", "read_on", "write_all"]
 
 SMALL_BYTES: Final = 64 << 10
 """Up to here, reading and writing costs less than asking where the holes are."""
-
-_PIECE_BYTES: Final = 8 << 20
-"""Between two pieces the caller may stop the copy."""
-
-_BLOCK_BYTES: Final = 1 << 20
-
-_REFUSED: Final = frozenset(
-    {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF, errno.ETXTBSY}
-)
-"""What the kernel says of a pair of files for which it does not offer a way; the next way tells real faults."""
-
-_Way = Callable[[int, int, int, int], int]
 
 
 class Pump:
@@ -40,7 +28,7 @@ class Pump:
 
     def __init__(self, advance: Callable[[int], None]) -> None:
         self._advance = advance
-        self._ways: list[_Way] = _kernel_ways()
+        self._kernel = KernelCopy()
 
     def copy(self, source_fd: int, target_fd: int, size_bytes: int) -> int:
         """Copy a file that is `size_bytes` long into one that is empty.
@@ -75,7 +63,8 @@ class Pump:
                 self._advance(start - position)
             position = start
             while position < end:
-                copied = self._piece(source_fd, target_fd, position, min(end - position, _PIECE_BYTES))
+                size = min(end - position, PIECE_BYTES)
+                copied = self._kernel.piece(source_fd, target_fd, position, position, size)
                 if not copied:
                     return position
                 position += copied
@@ -84,21 +73,6 @@ class Pump:
         if written_to < size_bytes:
             os.ftruncate(target_fd, size_bytes)
         return position
-
-    def _piece(self, source_fd: int, target_fd: int, position: int, size_bytes: int) -> int:
-        while self._ways:
-            try:
-                copied = self._ways[0](source_fd, target_fd, position, size_bytes)
-            except OSError as error:
-                if error.errno not in _REFUSED:
-                    raise
-                del self._ways[0]
-                continue
-            if copied:
-                return copied
-            # The end of the file, or a file system that says so when it means no; reading decides.
-            break
-        return _through_memory(source_fd, target_fd, position, size_bytes)
 
 
 def read_on(fd: int, data: bytes, size_bytes: int) -> bytes:
@@ -132,24 +106,5 @@ def _next_data(fd: int, position: int, size_bytes: int) -> tuple[int, int]:
         raise
     if end <= start:
         # Somebody punched a hole between the two questions. Each answer must lead further, so this counts as data.
-        end = start + _BLOCK_BYTES
+        end = start + BLOCK_BYTES
     return min(start, size_bytes), min(end, size_bytes)
-
-
-def _kernel_ways() -> list[_Way]:
-    if sys.platform != "linux":
-        return []
-
-    def by_range(source_fd: int, target_fd: int, position: int, size_bytes: int) -> int:
-        return os.copy_file_range(source_fd, target_fd, size_bytes, position, position)
-
-    def by_sendfile(source_fd: int, target_fd: int, position: int, size_bytes: int) -> int:
-        os.lseek(target_fd, position, os.SEEK_SET)
-        return os.sendfile(target_fd, source_fd, position, size_bytes)
-
-    return [by_range, by_sendfile]
-
-
-def _through_memory(source_fd: int, target_fd: int, position: int, size_bytes: int) -> int:
-    data = os.pread(source_fd, min(size_bytes, _BLOCK_BYTES), position)
-    return os.pwrite(target_fd, data, position) if data else 0

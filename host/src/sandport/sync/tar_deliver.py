@@ -1,31 +1,18 @@
 """The bytes of one file from an archive to where they belong, by the cheapest way that both file systems allow.
 
-As in `pump`, with the difference that an archive has the bytes at another place than the file: by copy_file_range,
-else sendfile, else reading and writing.
+As in `pump`, with the difference that an archive has the bytes at another place than the file.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import sys
 from collections.abc import Callable
-from typing import Final
 
+from sandport.sync.kernel_copy import PIECE_BYTES, KernelCopy, through_memory
 from sandport.sync.pump import SMALL_BYTES
 from sandport.sync.tar_format import ArchiveTruncatedError, Member
 
 __all__ = ["Delivery"]
-
-_PIECE_BYTES: Final = 8 << 20
-_BLOCK_BYTES: Final = 1 << 20
-
-_REFUSED: Final = frozenset(
-    {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF, errno.ETXTBSY}
-)
-"""What the kernel says of a pair of files for which it does not offer a way; the next way tells real faults."""
-
-_Way = Callable[[int, int, int, int, int], int]
 
 
 class Delivery:
@@ -39,7 +26,7 @@ class Delivery:
     def __init__(self, archive_fd: int, advance: Callable[[int], None]) -> None:
         self.advance = advance
         self._archive_fd = archive_fd
-        self._ways: list[_Way] = _kernel_ways()
+        self._kernel = KernelCopy()
 
     def put(self, member: Member, target_fd: int) -> None:
         """Write one file.
@@ -68,41 +55,10 @@ class Delivery:
     def _stretch(self, source: int, target_fd: int, offset: int, size_bytes: int) -> None:
         done = 0
         while done < size_bytes:
-            moved = self._piece(source + done, target_fd, offset + done, min(size_bytes - done, _PIECE_BYTES))
+            size = min(size_bytes - done, PIECE_BYTES)
+            copy = self._kernel.piece if size > SMALL_BYTES else through_memory
+            moved = copy(self._archive_fd, target_fd, source + done, offset + done, size)
+            if not moved:
+                raise ArchiveTruncatedError("the archive became shorter while it was read", offset=source + done)
             done += moved
             self.advance(moved)
-
-    def _piece(self, source: int, target_fd: int, offset: int, size_bytes: int) -> int:
-        while self._ways and size_bytes > SMALL_BYTES:
-            try:
-                moved = self._ways[0](self._archive_fd, target_fd, source, offset, size_bytes)
-            except OSError as error:
-                if error.errno not in _REFUSED:
-                    raise
-                del self._ways[0]
-                continue
-            if moved:
-                return moved
-            # A file system that says it has nothing when it means no; reading decides.
-            break
-        return os.pwrite(target_fd, self._read(source, min(size_bytes, _BLOCK_BYTES)), offset)
-
-    def _read(self, offset: int, size_bytes: int) -> bytes:
-        data = os.pread(self._archive_fd, size_bytes, offset)
-        if not data and size_bytes:
-            raise ArchiveTruncatedError("the archive became shorter while it was read", offset=offset)
-        return data
-
-
-def _kernel_ways() -> list[_Way]:
-    if sys.platform != "linux":
-        return []
-
-    def by_range(source_fd: int, target_fd: int, source: int, offset: int, size_bytes: int) -> int:
-        return os.copy_file_range(source_fd, target_fd, size_bytes, source, offset)
-
-    def by_sendfile(source_fd: int, target_fd: int, source: int, offset: int, size_bytes: int) -> int:
-        os.lseek(target_fd, offset, os.SEEK_SET)
-        return os.sendfile(target_fd, source_fd, source, size_bytes)
-
-    return [by_range, by_sendfile]

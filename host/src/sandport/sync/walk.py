@@ -164,6 +164,9 @@ class Walk:
 class _FollowingDescent(Descent):
     """A way down on which some steps were links."""
 
+    # What is found is believed only if it is the directory that was there on the way down, link or not.
+    _steps_by = _OPEN_FOLLOWING
+
     def __init__(self, root_fd: int) -> None:
         super().__init__(root_fd)
         self._passed = {self.identity}
@@ -182,20 +185,6 @@ class _FollowingDescent(Descent):
         level = super().pop()
         self._passed.discard(level.identity)
         return level
-
-    def _walk_from_root(self, index: int) -> int:
-        # What is found is believed only if it is the directory that was there on the way down, link or not.
-        fd = os.dup(self._levels[0].fd)
-        for level in self._levels[1 : index + 1]:
-            above = fd
-            try:
-                fd = os.open(level.name, _OPEN_FOLLOWING, dir_fd=above)
-            except OSError:
-                # Gone, replaced or forbidden: the caller says so, with the path of what was lost.
-                return _CLOSED
-            finally:
-                os.close(above)
-        return fd
 
 
 def _leads_to_directory(item: os.DirEntry[str]) -> bool:
