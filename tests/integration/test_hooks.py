@@ -36,7 +36,7 @@ from sandport.host import Host
 from sandport_protocol.limits import Limits
 from tests.integration.stage import QUICK, ROOT, Records, configuration, eventually, worker
 from tests.integration.test_lease_faults import refuse
-from tests.integration.vendor import EAGER, Vendor, states, victim
+from tests.integration.vendor import EAGER, Vendor, leased_before_a_cancel, states, victim
 
 pytestmark = pytest.mark.anyio
 
@@ -322,17 +322,7 @@ async def test_a_cancel_of_an_acquire_at_any_turn_leaves_as_many_ends_as_starts(
         await host.describe("fake")
         turns = 0
         while not leased:
-
-            async def lease() -> None:
-                nonlocal leased
-                async with host.lease("env"):
-                    leased = True
-
-            leasing = asyncio.ensure_future(lease())
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            leasing.cancel()
-            await asyncio.wait((leasing,))
+            leased = await leased_before_a_cancel(host, turns)
             turns += 1 + turns // 4
         assert set(await states(host)) <= {"gone"}
     starts = [event.lease.lease_id for event in seen.events if isinstance(event, LeaseStartedEvent)]

@@ -26,7 +26,7 @@ from sandport.errors import (
 from sandport.numbers import RateLimit
 from sandport_protocol.limits import Limits
 from tests.integration.stage import QUICK, alive, eventually
-from tests.integration.vendor import EAGER, Vendor, states, victim
+from tests.integration.vendor import EAGER, Vendor, leased_before_a_cancel, states, victim
 
 pytestmark = pytest.mark.anyio
 
@@ -84,17 +84,7 @@ async def test_an_acquire_that_is_cancelled_at_any_turn_of_the_loop_leaves_nothi
         await host.describe("fake")
         turns = 0
         while not leased:
-
-            async def lease() -> None:
-                nonlocal leased
-                async with host.lease("env"):
-                    leased = True
-
-            leasing = asyncio.ensure_future(lease())
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            leasing.cancel()
-            await asyncio.wait((leasing,))
+            leased = await leased_before_a_cancel(host, turns)
             turns += 1 if turns < 30 else 1 + turns // 4
         assert turns > 20
         assert set(await states(host)) <= {"gone"}

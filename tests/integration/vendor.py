@@ -1,5 +1,6 @@
 """Hosts over a fake vendor: one home, as many hosts one after the other, or beside each other, as a test wants."""
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -75,3 +76,20 @@ def victim(home: Path, body: str, *, config: str | None = None) -> list[str]:
     """The command of a process that opens a host and runs these statements in it."""
     indented = body.strip("\n").replace("\n", "\n        ")
     return [sys.executable, "-c", VICTIM.format(config=config, home=os.fspath(home), body=indented)]
+
+
+async def leased_before_a_cancel(host: Host, turns: int) -> bool:
+    """Ask for a lease and cancel that after so many turns of the loop; whether it was there by then."""
+    leased = False
+
+    async def lease() -> None:
+        nonlocal leased
+        async with host.lease("env"):
+            leased = True
+
+    leasing = asyncio.ensure_future(lease())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    leasing.cancel()
+    await asyncio.wait((leasing,))
+    return leased
