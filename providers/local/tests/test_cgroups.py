@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from providers.local.tests.machine import state_of, until
-from sandport_provider_local import cgroups
-from sandport_provider_local.cgroups import Cgroup, Hierarchy, find_hierarchies, leftovers
+from sandport_provider_local import cgroup_files, cgroup_places, cgroups
+from sandport_provider_local.cgroups import Cgroup
+from sandport_provider_local.hierarchies import Hierarchy, find_hierarchies, leftovers
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
+SOURCE = str(Path(cgroups.__file__).parents[1])
+"""Where a keeper, which runs without installed packages, finds what is ours."""
 MIB = 1024 * 1024
 WANTED = {"memory_bytes": 48 * MIB, "pids": 40, "cpus": 0.5}
 FILES = {
@@ -110,7 +113,7 @@ def limit_files(cgroup: Cgroup, controller: str) -> list[str]:
 
 def test_every_limit_can_be_had_here_or_the_reason_is_told() -> None:
     # Also what a machine shows first that cannot run the tests below: they do not skip, they fail with this text.
-    assert cgroups.why_not() is None
+    assert cgroup_places.why_not() is None
 
 
 def test_a_process_over_its_memory_is_killed_and_counted_there_alone_and_its_neighbour_goes_on(make: Make) -> None:
@@ -228,8 +231,8 @@ def test_nobody_kills_the_cgroup_that_they_are_in(make: Make) -> None:
     name = cgroup.name
     program = f"""
 import sys
-sys.path.insert(0, {os.path.dirname(cgroups.__file__)!r})
-import cgroups
+sys.path.insert(0, {SOURCE!r})
+from sandport_provider_local import cgroups
 cgroup = cgroups.Cgroup.open({name!r})
 cgroup.add(0)
 try:
@@ -315,8 +318,8 @@ def test_a_process_adds_itself_whole_and_so_all_that_it_starts(make: Make, threa
     cgroup = make(**WANTED)
     program = f"""
 import os, sys, threading
-sys.path.insert(0, {os.path.dirname(cgroups.__file__)!r})
-import cgroups
+sys.path.insert(0, {SOURCE!r})
+from sandport_provider_local import cgroups
 for _ in range({threads}):
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 cgroups.Cgroup.open({cgroup.name!r}).add(0)
@@ -354,8 +357,8 @@ def test_what_a_killed_creator_leaves_is_found_by_its_name_and_ended(make: Make)
     make(name).remove()
     program = f"""
 import os, signal, sys
-sys.path.insert(0, {os.path.dirname(cgroups.__file__)!r})
-import cgroups
+sys.path.insert(0, {SOURCE!r})
+from sandport_provider_local import cgroups
 cgroup = cgroups.Cgroup.create({name!r}, memory_bytes={48 * MIB}, pids=40)
 child = os.fork()
 if child == 0:
@@ -399,14 +402,19 @@ def test_sandboxes_that_come_and_go_at_once_do_not_take_the_directory_above_from
         list(threads.map(come_and_go, [new_name() for _ in range(100)]))
 
 
-def test_it_loads_by_its_path_with_nothing_else_of_ours_and_little_of_the_library() -> None:
-    folder = os.path.dirname(cgroups.__file__)
-    loads = f"import sys; sys.path.insert(0, {folder!r}); before = set(sys.modules); "
+def test_a_keeper_loads_it_with_little_of_the_library_and_nothing_else_of_ours() -> None:
+    loads = f"import sys; sys.path.insert(0, {SOURCE!r}); before = set(sys.modules); "
     shows = "print(*set(sys.modules) - before)"
     # What an init imports anyway is the measure.
     library = "import __future__, errno, math, os, signal, time; "
-    with started(None, loads + "import cgroups; " + shows) as ours, started(None, loads + library + shows) as theirs:
-        assert set(line_of(ours).split()) == {"cgroups", *line_of(theirs).split()}
+    loaded = loads + "import sandport_provider_local.cgroups; " + shows
+    with started(None, loaded) as ours, started(None, loads + library + shows) as theirs:
+        names = set(line_of(ours).split())
+        own = {name for name in names if name.startswith("sandport_provider_local")}
+        assert names - own == set(line_of(theirs).split())
+    assert {name.rpartition(".")[2] for name in own} == {
+        *("sandport_provider_local", "cgroups", "cgroup_files", "cgroup_limits", "cgroup_places", "hierarchies"),
+    }
 
 
 # ------------------------------------------------------------------ version 2's own ways, on whichever tree there is
@@ -449,7 +457,7 @@ def test_version_2_without_its_kill_freezes_first(unified: dict[str, str]) -> No
             assert [line_of(process), line_of(process)] == ["runs", "runs"]
             (path,) = cgroup.paths
             # What a kernel before 5.14 has to do, through the same functions.
-            assert cgroups._write_if_there(os.path.join(path, "cgroup.freeze"), "1")
+            assert cgroup_files.write_if_there(os.path.join(path, "cgroup.freeze"), "1")
             cgroups._kill_each(path, stop_first=False)
             until(lambda: cgroup.members() == [], "frozen processes are killed")
             assert process.wait() == -signal.SIGKILL
@@ -467,7 +475,7 @@ def handed_down(unified: dict[str, str]) -> Iterator[tuple[Hierarchy, str]]:
     tree = find_hierarchies(**unified).v2
     assert tree is not None
     controller = next(name for name in ("memory", "hugetlb", "io", "rdma", "misc") if tree.offers(name))
-    place = cgroups._place(tree, [controller])
+    place = cgroup_places._place(tree, [controller])
     control = Path(place, "cgroup.subtree_control")
     before = control.read_text().split()
     yield Hierarchy(2, place, (place,), read_only=False), controller
@@ -522,10 +530,10 @@ def test_version_2_lets_no_cgroup_with_processes_hand_down_and_we_say_so_before_
     cgroup = Cgroup("x", [cgroups._make(2, tree.mount, new_name(), [controller])])
     try:
         (path,) = cgroup.paths
-        assert cgroups._hindrance(2, path, [controller]) is None
+        assert cgroup_places._hindrance(2, path, [controller]) is None
         with started(cgroup, SLEEPS) as process:
             assert line_of(process) == "runs"
-            assert "holds processes itself" in str(cgroups._hindrance(2, path, [controller]))
+            assert "holds processes itself" in str(cgroup_places._hindrance(2, path, [controller]))
             with pytest.raises(OSError, match="busy") as refused:
                 Path(path, "cgroup.subtree_control").write_text(f"+{controller}")
             assert refused.value.errno == errno.EBUSY

@@ -16,8 +16,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sandport_provider_local import cgroups
-from sandport_provider_local.cgroups import Cgroup, CgroupUnavailable, find_hierarchies, leftovers
+from sandport_provider_local import cgroup_files, cgroup_limits, cgroup_places, cgroups, hierarchies
+from sandport_provider_local.cgroup_places import CgroupUnavailable
+from sandport_provider_local.cgroups import Cgroup
+from sandport_provider_local.hierarchies import find_hierarchies, leftovers
 
 RECORDED = Path(__file__).parent / "recorded"
 LABELS = sorted(file.stem for file in RECORDED.glob("*.json"))
@@ -113,7 +115,7 @@ def test_every_recording_is_known_and_every_mode_is_among_them() -> None:
 def test_the_mode_is_told_and_each_controller_is_in_one_tree(copy: Copy) -> None:
     found = find_hierarchies(**copy.where)
     assert found.mode == copy.mode
-    versions = {tree.version for name in cgroups.CONTROLLERS if (tree := found.of(name)) is not None}
+    versions = {tree.version for name in hierarchies.CONTROLLERS if (tree := found.of(name)) is not None}
     assert versions == ({2} if copy.mode == "v2" else {1})
 
 
@@ -122,7 +124,7 @@ def test_limits_can_be_had_where_they_could_be_had(folder: Path, label: str) -> 
     copy = Copy(folder, label)
     assert copy.recorded["reason"] is None
     with without_roots_rights():
-        assert cgroups.why_not(**copy.where) is None
+        assert cgroup_places.why_not(**copy.where) is None
 
 
 @pytest.mark.parametrize("label", WITHOUT)
@@ -132,7 +134,7 @@ def test_where_no_limit_can_be_had_the_reason_is_told_and_nothing_is_made(folder
     assert REASONS[label] in copy.recorded["reason"]
     before = sorted(os.walk(copy.where["root"]))
     with without_roots_rights():
-        reason = cgroups.why_not(**copy.where)
+        reason = cgroup_places.why_not(**copy.where)
         with pytest.raises(CgroupUnavailable) as refused:
             Cgroup.create(NAME, memory_bytes=64 * MIB, pids=32, cpus=0.5, **copy.where)
     assert reason is not None
@@ -153,7 +155,7 @@ def test_a_sandbox_is_found_by_its_name_with_the_limits_that_the_kernel_took(fol
     assert (found.oom_kills(), found.members()) == (0, [])
     assert len(found.paths) == (1 if copy.mode == "v2" else 3)
     # What would be written today is what the kernel showed to have taken.
-    settings = cgroups._settings(64 * MIB, 32, 0.5).values()
+    settings = cgroup_limits.settings_of(64 * MIB, 32, 0.5).values()
     written = {setting.file: setting.value for each in settings for setting in each[2 if copy.mode == "v2" else 1]}
     assert {name: copy.text(name) for name in written} == written
     if copy.mode == "v2":
@@ -196,7 +198,7 @@ def test_a_sandbox_is_put_as_high_as_may_be_and_inside_every_limit_on_us(label: 
     tree = find_hierarchies(**copy.where).of("memory")
     assert tree is not None
     with without_roots_rights():
-        assert cgroups._place(tree, ["memory"]) == os.path.normpath(f"{copy.where['root']}/{place}")
+        assert cgroup_places._place(tree, ["memory"]) == os.path.normpath(f"{copy.where['root']}/{place}")
 
 
 def test_of_several_limits_on_us_the_deepest_holds(folder: Path) -> None:
@@ -205,7 +207,7 @@ def test_of_several_limits_on_us_the_deepest_holds(folder: Path) -> None:
         Path(copy.where["root"], name).write_text("1000000000 100000\n")
     tree = find_hierarchies(**copy.where).v2
     assert tree is not None
-    assert cgroups._place(tree, ["memory"]) == f"{copy.where['root']}/system.slice/run-u8.service"
+    assert cgroup_places._place(tree, ["memory"]) == f"{copy.where['root']}/system.slice/run-u8.service"
 
 
 def test_where_we_may_create_but_not_move_processes_is_no_place(folder: Path) -> None:
@@ -215,7 +217,7 @@ def test_where_we_may_create_but_not_move_processes_is_no_place(folder: Path) ->
     for directory in tree.chain:
         Path(directory, "cgroup.procs").chmod(0o444)
     with without_roots_rights():
-        assert "belong to root" in str(cgroups.why_not(**copy.where))
+        assert "belong to root" in str(cgroup_places.why_not(**copy.where))
 
 
 @pytest.mark.parametrize("label", ["v2-root-in-a-service", "v1-root-in-a-service", "hybrid-root-in-a-service"])
@@ -244,8 +246,8 @@ def test_a_controller_that_is_not_delegated_is_named_with_what_root_can_do(folde
     for file in Path(copy.where["root"], "user.slice").rglob("cgroup.subtree_control"):
         file.write_text("memory pids\n")
     with without_roots_rights():
-        assert cgroups.why_not(["memory", "pids"], **copy.where) is None
-        reason = cgroups.why_not(["memory", "cpu"], **copy.where)
+        assert cgroup_places.why_not(["memory", "pids"], **copy.where) is None
+        reason = cgroup_places.why_not(["memory", "cpu"], **copy.where)
     assert reason is not None
     assert "the controller cpu is not handed down" in reason
     assert "Delegate=cpu memory pids" in reason
@@ -255,29 +257,29 @@ def test_a_kernel_without_the_memory_controller_says_so(folder: Path) -> None:
     # As a Raspberry Pi has it (raspberrypi/linux#1198, #6980).
     copy = Copy(folder, "v2-root-in-a-service")
     Path(copy.where["root"], "cgroup.controllers").write_text("cpuset cpu io pids\n")
-    assert "cgroup_enable=memory" in str(cgroups.why_not(["memory"], **copy.where))
-    assert cgroups.why_not(["pids"], **copy.where) is None
+    assert "cgroup_enable=memory" in str(cgroup_places.why_not(["memory"], **copy.where))
+    assert cgroup_places.why_not(["pids"], **copy.where) is None
 
 
 def test_no_cgroups_at_all_are_told_with_what_to_mount(folder: Path) -> None:
     copy = Copy(folder, "v2-root-in-a-service")
     Path(copy.where["proc"], "self/mountinfo").write_text("27 1 254:0 / / rw - ext4 /dev/vda rw\n")
     assert find_hierarchies(**copy.where).mode == "none"
-    assert "mount -t cgroup2" in str(cgroups.why_not(**copy.where))
-    assert "no cgroups are mounted" in str(cgroups.why_not([], **copy.where))
+    assert "mount -t cgroup2" in str(cgroup_places.why_not(**copy.where))
+    assert "no cgroups are mounted" in str(cgroup_places.why_not([], **copy.where))
     assert leftovers(**copy.where) == []
 
 
 def test_a_namespace_that_our_own_cgroup_is_outside_of_is_told(folder: Path) -> None:
     copy = Copy(folder, "v2-root-in-a-service")
     Path(copy.where["proc"], "self/cgroup").write_text("0::/../other\n")
-    assert "cannot be seen" in str(cgroups.why_not(**copy.where))
+    assert "cannot be seen" in str(cgroup_places.why_not(**copy.where))
 
 
 def test_a_threaded_cgroup_is_none_for_processes(folder: Path) -> None:
     copy = Copy(folder, "v2-root-in-the-leaf-of-a-container")
     Path(copy.where["root"], "cgroup.type").write_text("domain threaded\n")
-    assert "'domain threaded'" in str(cgroups.why_not(["pids"], **copy.where))
+    assert "'domain threaded'" in str(cgroup_places.why_not(["pids"], **copy.where))
 
 
 def test_only_what_is_in_a_cgroup_is_signalled_and_never_the_number_zero(folder: Path) -> None:
@@ -322,7 +324,7 @@ def with_escapes(path: str) -> str:
 @example(point="\\040", top="/a b\\134\n")
 def test_a_mount_point_with_any_letters_is_read_as_the_kernel_wrote_it(point: str, top: str) -> None:
     line = f"31 23 0:28 {with_escapes(top)} {with_escapes(point)} rw,relatime shared:9 - cgroup2 cgroup2 rw"
-    (mount,) = cgroups.parse_mounts(line + "\n")
+    (mount,) = hierarchies.parse_mounts(line + "\n")
     assert (mount.point, mount.top, mount.kind, mount.read_only) == (point, top, "cgroup2", False)
 
 
@@ -346,7 +348,7 @@ def test_whatever_proc_says_nothing_outside_of_the_trees_is_looked_at(mounts: st
 def test_a_later_mount_hides_an_earlier_one_at_its_point(text: str) -> None:
     earlier = "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
     later = "50 31 0:60 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"
-    assert cgroups.parse_mounts(earlier + text.replace("\n", " ") + "\n" + later) == []
+    assert hierarchies.parse_mounts(earlier + text.replace("\n", " ") + "\n" + later) == []
 
 
 @given(TEXT | st.builds("oom_kill {}".format, TEXT), st.integers(0, 2**63))
@@ -354,9 +356,9 @@ def test_a_later_mount_hides_an_earlier_one_at_its_point(text: str) -> None:
 @example("oom_kill -1", 1)
 @example("oom_kill_group 7\noom_kill", 2)
 def test_a_count_is_a_number_whatever_stands_around_it(around: str, number: int) -> None:
-    assert cgroups.parse_count(around, "oom_kill") >= 0
+    assert cgroup_files.parse_count(around, "oom_kill") >= 0
     if not any(line.split()[:1] == ["oom_kill"] for line in around.split("\n")):
-        assert cgroups.parse_count(f"{around}\noom_kill {number}\n{around}", "oom_kill") == number
+        assert cgroup_files.parse_count(f"{around}\noom_kill {number}\n{around}", "oom_kill") == number
 
 
 @given(st.text(max_size=250))

@@ -17,7 +17,8 @@ from providers.local.tests.inside import Inside, processes_of
 from providers.local.tests.leases import unique_sleep
 from providers.local.tests.machine import children_of, running, started, state_of, until, wait_for_end
 from providers.local.tests.worker import Worker
-from sandport_provider_local.cgroups import leftovers, why_not
+from sandport_provider_local.cgroup_places import why_not
+from sandport_provider_local.hierarchies import leftovers
 
 ROOT = os.geteuid() == 0
 CGROUPS = why_not(("memory", "pids"))

@@ -32,7 +32,8 @@ from providers.local.tests.machine import (
 )
 from sandport_provider_local import lifetime
 from sandport_provider_local.bubblewrap import Boundary
-from sandport_provider_local.cgroups import leftovers, why_not
+from sandport_provider_local.cgroup_places import why_not
+from sandport_provider_local.hierarchies import leftovers
 from sandport_provider_local.isolation import Isolation
 from sandport_provider_local.machine import new_uid
 from sandport_provider_local.places import Place

@@ -7,7 +7,7 @@ import os
 
 from sandport_sdk.v1 import errors, pack
 
-from .cgroups import CgroupUnavailable
+from .cgroup_places import CgroupUnavailable
 
 _EXHAUSTED = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT})
 """What the machine or the user has too little of; later there may be more."""

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Literal
 
 from sandport_sdk.v1 import errors
 
-from .cgroups import Cgroup, CgroupUnavailable
+from .cgroup_places import CgroupUnavailable
+from .cgroups import Cgroup
 from .errors import limit_failed, sandbox_failed
 from .launch import InitProcess
 from .machine import NoBubblewrap

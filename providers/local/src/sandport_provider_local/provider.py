@@ -13,7 +13,7 @@ from sandport_sdk.v1 import Capabilities, Provider, errors, types
 
 from . import lifetime, machine
 from .bubblewrap import Boundary
-from .cgroups import why_not
+from .cgroup_places import why_not
 from .config import LocalConfig
 from .errors import sandbox_failed
 from .isolation import Isolation

@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 
-from sandport_provider_local import cgroups
+from sandport_provider_local import cgroup_places, cgroups, hierarchies
 
 KEPT = {
     *("cgroup.controllers", "cgroup.subtree_control", "cgroup.procs", "cgroup.type", "cgroup.events", "cgroup.kill"),
@@ -38,14 +38,14 @@ def may_write(path: str) -> bool:
 
 
 def record(label: str) -> dict[str, object]:
-    reason = cgroups.why_not()
+    reason = cgroup_places.why_not()
     made = None if reason else cgroups.Cgroup.create(NAME, memory_bytes=64 << 20, pids=32, cpus=0.5)
     try:
-        chains = {directory for tree in cgroups.find_hierarchies().all() for directory in tree.chain}
+        chains = {directory for tree in hierarchies.find_hierarchies().all() for directory in tree.chain}
         directories = {}
         for directory in sorted({*chains, *(path for tree in chains for path in _below(tree, chains))}):
             files = sorted(KEPT & set(os.listdir(directory))) if _is_whole(directory, chains) else []
-            directories[os.path.relpath(directory, cgroups.ROOT)] = {
+            directories[os.path.relpath(directory, hierarchies.ROOT)] = {
                 "writable": may_write(directory),
                 "files": {name: [may_write(f"{directory}/{name}"), text(f"{directory}/{name}")] for name in files},
             }
@@ -54,7 +54,7 @@ def record(label: str) -> dict[str, object]:
             "kernel": os.uname().release,
             "uid": os.getuid(),
             "reason": reason,
-            "sandbox": [os.path.relpath(path, cgroups.ROOT) for path in made.paths] if made else [],
+            "sandbox": [os.path.relpath(path, hierarchies.ROOT) for path in made.paths] if made else [],
             "proc": {"self/cgroup": text("/proc/self/cgroup"), "self/mountinfo": "".join(_mounts())},
             "cgroup": directories,
         }
@@ -65,11 +65,11 @@ def record(label: str) -> dict[str, object]:
 
 def _mounts() -> list[str]:
     with open("/proc/self/mountinfo", encoding="utf-8") as lines:
-        return [line for line in lines if line.split(" ")[4].startswith(cgroups.ROOT)]
+        return [line for line in lines if line.split(" ")[4].startswith(hierarchies.ROOT)]
 
 
 def _is_whole(directory: str, chains: set[str]) -> bool:
-    return directory in chains or f"/{cgroups.PARENT}" in directory
+    return directory in chains or f"/{hierarchies.PARENT}" in directory
 
 
 def _below(directory: str, chains: set[str]) -> list[str]:
@@ -79,7 +79,7 @@ def _below(directory: str, chains: set[str]) -> list[str]:
         path = os.path.join(directory, name)
         if stat.S_ISDIR(os.lstat(path).st_mode):
             found.append(path)
-            if name == cgroups.PARENT:
+            if name == hierarchies.PARENT:
                 found += _below(path, chains)
     return found
 
