@@ -76,6 +76,22 @@ def test_an_iteration_that_is_left_lets_the_process_go_on(sandbox: blocking.Sand
     assert outcome.stdout.data == b"two\n"
 
 
+def test_a_shell_has_a_terminal_of_the_size_that_is_wanted(sandbox: blocking.Sandbox) -> None:
+    asks = b"echo $TERM $FLAVOUR; stty size; exit 7\n"
+    with sandbox.shell(size=(100, 30), env={"FLAVOUR": "mint"}) as shell:
+        shell.stdin.write(asks)
+        said = b"".join(data for name, data in shell.output() if name == "pty")
+        assert shell.wait().exit_code == 7
+    assert b"xterm-256color mint\r\n30 100\r\n" in said
+
+
+def test_a_provider_without_terminals_is_named_with_what_it_has(host: blocking.Host) -> None:
+    with host.lease("fake") as sandbox:
+        refused = pytest.raises(errors.NotSupported, match=r"provider fake has no terminals.*start\(\) and execute\(\)")
+        with refused, sandbox.shell():
+            pytest.fail("it has one")
+
+
 def test_it_works_where_a_loop_runs_already(tmp_path: Path) -> None:
     async def cell() -> bytes:
         with blocking.Host.open(home=tmp_path / "home") as host, host.lease("local") as sandbox:

@@ -443,6 +443,31 @@ async def test_an_attach_an_end_and_a_forgetting_are_asked_with_the_lease_that_i
     assert seen.leases() == ["ended: ended by request"]
 
 
+async def test_a_keeping_that_is_refused_leaves_the_lease_to_its_block(vendor: Vendor) -> None:
+    refuses, seen = Refuses("keep"), Witness()
+    async with hosting(vendor, refuses, seen) as host:
+        async with host.lease("env", run="r", principal="ada") as sandbox:
+            before = await host.store.receipts(sandbox.id)
+            with pytest.raises(NotAuthorised, match=f"keep {sandbox.lease_id}: Refuses refuses: not you"):
+                await sandbox.keep("mine")
+            assert not sandbox.kept
+            assert await host.store.receipts(sandbox.id) == before
+        vendor.fake.assert_nothing_left()
+        refuses.verbs = ()
+        async with host.lease("env", name="n") as sandbox:
+            await sandbox.keep()
+        async with host.attach("n") as again:
+            refuses.verbs = ("keep",)
+            with pytest.raises(NotAuthorised):
+                await again.keep("another")
+            refuses.verbs = ()
+            await again.keep("another")
+        assert (await host.end_lease("another")).end == "gone"
+    asked = [(action.name, action.principal, action.keep) for action in refuses.asked if action.verb == "keep"]
+    assert asked == [("mine", "ada", True), ("n", None, True), ("another", None, True), ("another", None, True)]
+    assert seen.leases() == ["started", "ended: its block is over", "started", "ended: ended by request"]
+
+
 # ------------------------------------------------------------------ redaction
 
 

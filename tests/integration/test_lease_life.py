@@ -225,6 +225,19 @@ async def test_a_lease_can_be_kept_while_it_is_used(vendor: Vendor) -> None:
     vendor.fake.assert_nothing_left()
 
 
+async def test_a_lease_that_is_over_or_another_process_s_cannot_be_kept(vendor: Vendor) -> None:
+    async with vendor.host() as first, vendor.host() as second:
+        async with first.lease("env") as sandbox, second.attach(sandbox.lease_id) as theirs:
+            with pytest.raises(InUse, match="belongs to another process, which alone can keep it"):
+                await theirs.keep("mine")
+            assert not theirs.kept
+        async with first.lease("env") as sandbox:
+            await first.end_lease(sandbox.lease_id, reason="enough")
+            with pytest.raises(LeaseLost, match=r"cannot be kept: it has ended \(enough\)"):
+                await sandbox.keep()
+    vendor.fake.assert_nothing_left()
+
+
 async def test_a_kept_lease_that_the_vendor_ended_is_over_for_the_journal_too(vendor: Vendor) -> None:
     async with vendor.host() as host:
         async with host.lease("env", keep=True, name="gone") as sandbox:

@@ -141,6 +141,7 @@ class Sandbox(_Mirror[_sandbox.Sandbox]):
 
     execute = _method(_sandbox.Sandbox.execute)
     start = _block(_sandbox.Sandbox.start, Process)
+    shell = _block(_sandbox.Sandbox.shell, Process)
     sync_in = _method(_sandbox.Sandbox.sync_in)
     sync_out = _method(_sandbox.Sandbox.sync_out)
     read_bytes = _method(_sandbox.Sandbox.read_bytes)

@@ -14,6 +14,10 @@ from .errors import UsageError
 
 LONGEST_S = 10.0**9
 """Thirty years: what is longer means no limit, and is said with None."""
+SHELL = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi")
+"""What a person gets on a terminal: bash where it is there."""
+TERMINAL = "xterm-256color"
+"""What `TERM` says unless the caller knows better: nearly every terminal of today, in a browser too, is one."""
 Argument = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 

@@ -64,6 +64,8 @@ class HostSettings(Struct, frozen=True, kw_only=True):
     """The host's waits, in seconds, by the names in `sandport.numbers`."""
     clean_up: Delays = Delays()
     """When ending a sandbox is tried again, in seconds, by the names in `sandport.lease.delays`."""
+    plugins: tuple[str, ...] = ()
+    """Installed plugins that every host with these settings has, by name and in this order; see `sandport.hooks`."""
 
 
 class ProviderSettings(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ import os
 import re
 import site
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -30,6 +30,18 @@ _METADATA_FOLDER = re.compile(r"(?P<name>.+?)(?:-(?P<version>[^-]+)(?:-py\d.*)?)
 _HEADER = re.compile(r"^(Name|Version):[ \t]*(.+?)[ \t]*$", re.MULTILINE)
 # Reading a folder may fail for these without anything being wrong: it is no folder, or it went away meanwhile.
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One line of a group of entry points, and whose it is."""
+
+    name: str
+    value: str
+    distribution: str
+    version: str
+    """The distribution's version; empty where its metadata has none."""
+    dist_info: str
+    """The folder that said so."""
 
 
 class InstalledProvider(Struct, frozen=True, kw_only=True):
@@ -132,6 +144,37 @@ def discover(paths: Sequence[str] | None = None) -> Discovery:
     """Scan for providers; what is broken and not ours is passed over, what is ours and broken becomes a fault."""
     providers: list[InstalledProvider] = []
     faults: list[DiscoveryFault] = []
+    for entry in entries_of(GROUP, paths, faults):
+        if not valid_name(entry.name):
+            message = (
+                f"{entry.name!r} is not a provider's name: lower-case letters, digits, '-' and '_', a letter first"
+            )
+        elif not _MODULE.fullmatch(entry.value):
+            message = f"the provider {entry.name!r} should name a module to run, not {entry.value!r}"
+        else:
+            providers.append(
+                InstalledProvider(
+                    name=entry.name,
+                    module=entry.value,
+                    distribution=entry.distribution,
+                    version=entry.version,
+                    dist_info=entry.dist_info,
+                )
+            )
+            continue
+        faults.append(DiscoveryFault(dist_info=entry.dist_info, message=message))
+    providers.sort(key=lambda provider: (provider.name, provider.dist_info))
+    return Discovery(providers=tuple(providers), faults=tuple(faults))
+
+
+def entries_of(group: str, paths: Sequence[str] | None, faults: list[DiscoveryFault]) -> Iterator[Entry]:
+    """Each entry point of a group, as installed distributions declare them; none is loaded.
+
+    Args:
+        group: Its name.
+        paths: Folders to look in, the first before the next; by default `import_folders`.
+        faults: Gets what cannot be read.
+    """
     seen: set[str] = set()
     for folder in import_folders() if paths is None else paths:
         here: set[str] = set()
@@ -143,12 +186,17 @@ def discover(paths: Sequence[str] | None = None) -> Discovery:
             if key in seen or key in here:
                 continue
             here.add(key)
-            text = _group_text(dist_info, faults)
-            if text:
-                _take(text, dist_info, match["name"], match["version"] or "", providers, faults)
+            if text := _group_text(dist_info, group, faults):
+                headers = _headers(dist_info)
+                for name, value in _lines_of(group, text):
+                    yield Entry(
+                        name=name,
+                        value=value,
+                        distribution=headers.get("Name", match["name"]),
+                        version=headers.get("Version", match["version"] or ""),
+                        dist_info=dist_info,
+                    )
         seen |= here
-    providers.sort(key=lambda provider: (provider.name, provider.dist_info))
-    return Discovery(providers=tuple(providers), faults=tuple(faults))
 
 
 def import_folders() -> tuple[str, ...]:
@@ -199,8 +247,8 @@ def _metadata_folders(folder: str, faults: list[DiscoveryFault]) -> Iterator[str
             yield os.path.join(folder, name)
 
 
-def _group_text(dist_info: str, faults: list[DiscoveryFault]) -> str:
-    """The entry points of a distribution that names our group, else nothing."""
+def _group_text(dist_info: str, group: str, faults: list[DiscoveryFault]) -> str:
+    """The entry points of a distribution that names the group, else nothing."""
     try:
         with open(os.path.join(dist_info, "entry_points.txt"), "rb") as file:
             content = file.read()
@@ -208,7 +256,7 @@ def _group_text(dist_info: str, faults: list[DiscoveryFault]) -> str:
         if error.errno not in _ABSENT:
             faults.append(DiscoveryFault(dist_info=dist_info, message=f"cannot be read: {error.strerror}"))
         return ""
-    if GROUP.encode() not in content:
+    if group.encode() not in content:
         return ""
     try:
         return content.decode()
@@ -217,42 +265,13 @@ def _group_text(dist_info: str, faults: list[DiscoveryFault]) -> str:
         return ""
 
 
-def _take(
-    text: str,
-    dist_info: str,
-    name: str,
-    version: str,
-    providers: list[InstalledProvider],
-    faults: list[DiscoveryFault],
-) -> None:
-    """Add what one distribution declares."""
-    headers = _headers(dist_info)
-    for key, module in _entries(text):
-        if not valid_name(key):
-            message = f"{key!r} is not a provider's name: lower-case letters, digits, '-' and '_', a letter first"
-        elif not _MODULE.fullmatch(module):
-            message = f"the provider {key!r} should name a module to run, not {module!r}"
-        else:
-            providers.append(
-                InstalledProvider(
-                    name=key,
-                    module=module,
-                    distribution=headers.get("Name", name),
-                    version=headers.get("Version", version),
-                    dist_info=dist_info,
-                )
-            )
-            continue
-        faults.append(DiscoveryFault(dist_info=dist_info, message=message))
-
-
-def _entries(text: str) -> Iterable[tuple[str, str]]:
-    """The name and value of each line of our group, in an INI file."""
+def _lines_of(group: str, text: str) -> Iterator[tuple[str, str]]:
+    """The name and value of each line of a group, in an INI file."""
     inside = False
     for raw in text.splitlines():
         line = raw.strip()
         if line.startswith("["):
-            inside = line == f"[{GROUP}]"
+            inside = line == f"[{group}]"
         elif inside and line and not line.startswith(("#", ";")):
             name, _, value = line.partition("=")
             yield name.strip(), value.strip()

@@ -15,8 +15,15 @@ async with Host.open(plugins=[Ledger()]) as host: ...
 
 A plugin is an object, or a module, with functions that are marked with `hookimpl` and named for one of the hooks in
 `Specs`; each takes as many of the hook's arguments as it wants. `Host.open` refuses one that implements none, or a hook
-that there is not, with a UsageError, before anything is started. All plugins with a hook are called, in the order in
-which they were given; pluggy's `tryfirst` and `trylast` are heeded, its wrappers are refused.
+that there is not, with a UsageError, before anything is started.
+
+A distribution offers one to others by an entry point of the group `sandport.plugins`, whose value is a module, or an
+object or class in it (`house.policy:Policy`; a class is called without arguments). What is installed is not called, and
+not even imported, until it is named: in sandport.toml by `[host] plugins = ["house"]`, which holds for the command
+`sandport` too, or by `Host.open(plugins=["house"])`. One that is named and cannot be used keeps the host from opening.
+
+All plugins with a hook are called, in the order in which they were given, those of sandport.toml first; pluggy's
+`tryfirst` and `trylast` are heeded, its wrappers are refused.
 
 What is promised:
 
@@ -51,8 +58,8 @@ PATIENCE_S: Final = 5.0
 WAITING: Final = 1000
 """Events that wait for one plugin's `async` hooks."""
 
-Verb = Literal["lease", "attach", "end", "end unknown", "forget"]
-"""`Host.lease`, `attach`, `end_lease`, `end_unknown` and `forget`."""
+Verb = Literal["lease", "attach", "keep", "end", "end unknown", "forget"]
+"""`Host.lease` and `attach`, `Sandbox.keep`, `Host.end_lease`, `end_unknown` and `forget`."""
 
 
 class LeaseIds(Struct, frozen=True, kw_only=True):
@@ -156,6 +163,7 @@ class Action(Struct, frozen=True, kw_only=True):
     """The lease in question; None for `lease`, whose ids are minted later, and `end unknown`."""
     sandbox_id: str | None = None
     name: str | None = None
+    """For `keep` the one that the lease would have."""
     run: str | None = None
     tenant: str | None = None
     principal: str | None = None
@@ -229,11 +237,11 @@ class Specs:
     def sandport_authorise(self, action: Action) -> str | Awaitable[str | None] | None:
         """A reason to refuse, or None.
 
-        Asked before a lease, an attach, an end by request (`Host.end_lease`, `end_unknown`, `forget`), and before
-        anything of it is journalled or sent. May be `async`; runs in the task of the caller, whose context variables it
-        sees. The first refusal counts: the call raises NotAuthorised. Whatever it raises refuses, an answer that is
-        neither text nor None too, and one that takes longer than `PATIENCE_S`.
+        Asked before a lease, an attach, a `Sandbox.keep`, an end by request (`Host.end_lease`, `end_unknown`,
+        `forget`), and before anything of it is journalled or sent. May be `async`; runs in the task of the caller,
+        whose context variables it sees. The first refusal counts: the call raises NotAuthorised. Whatever it raises
+        refuses, an answer that is neither text nor None too, and one that takes longer than `PATIENCE_S`.
 
-        Not asked where a holder ends, keeps or uses what it has leased, nor for what clean-up does by itself.
+        Not asked where a holder ends or uses what it has leased, nor for what clean-up does by itself.
         """
         raise NotImplementedError  # a specification: pluggy reads it, and nobody calls it

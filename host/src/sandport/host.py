@@ -149,12 +149,12 @@ class Host:
             clock: Whose time decides what is due in clean-up; the machine's by default.
             log: Where records go; by default structlog, or the standard library's logging where that is not
                 configured.
-            plugins: Objects with hooks for events, redaction and authorisation, called in this order; see
-                `sandport.hooks`.
+            plugins: Objects with hooks for events, redaction and authorisation, or names of installed ones; called in
+                this order, after those that the configuration names. See `sandport.hooks`.
 
         Raises:
             ConfigurationInvalid: A file has a fault; nothing was started.
-            UsageError: A plugin cannot be used; nothing was started.
+            UsageError: A plugin is not installed, or cannot be used; nothing was started.
             HomeUnusable: The folder for state cannot be used; nothing was started.
             StoreUnusable: The journal cannot be opened; nothing was started.
 
@@ -165,7 +165,7 @@ class Host:
         place = Home.open(None if home is None else Path(home), environ)
         clock = clock or SystemClock()
         log = log or Log()
-        hung_in = _hung_in(plugins, log)
+        hung_in = _hung_in((*configuration.host.plugins, *plugins), log)
         instance = _begun(place.root)
         try:
             store = await SqliteStore.open(place.journal, store_id=place.store_id, clock=clock)
@@ -610,7 +610,9 @@ def _hung_in(plugins: Sequence[object], log: Log) -> Plugins | None:
         return None
     from .plugins import Plugins
 
-    return Plugins(plugins, log)
+    # One that is named twice is meant once; of objects the caller knows what he gives.
+    once = [one for place, one in enumerate(plugins) if not isinstance(one, str) or one not in plugins[:place]]
+    return Plugins(once, log)
 
 
 def _begun(root: Path) -> Instance:

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from .errors import NotAuthorised, UsageError
 from .hooks import PATIENCE_S, PROJECT, WAITING, Action, Specs
+from .installed_plugins import find_plugin, load_plugin
 from .log import Log
 from .worker.stderr import Level
 
@@ -53,7 +54,7 @@ class Plugins:
     """What an embedder hung into its host.
 
     Args:
-        plugins: Objects or modules with functions that are marked with `hookimpl`.
+        plugins: Objects or modules with functions that are marked with `hookimpl`; a string names an installed one.
         log: Where failures of theirs are noted, and all else of the host.
         patience_s: How long one call of an `async` hook may take.
         waiting: How many events may wait for one plugin.
@@ -249,8 +250,9 @@ def _registered(plugins: Sequence[object]) -> dict[str, list[Implementation]]:
     hooks = sorted(name for name in vars(Specs) if name.startswith(f"{PROJECT}_"))
     names: set[str] = set()
     named: list[tuple[str, object]] = []
-    for plugin in plugins:
-        name = _name(plugin, names)
+    for given in plugins:
+        plugin = load_plugin(find_plugin(given)) if isinstance(given, str) else given
+        name = _unique(given if isinstance(given, str) else _name(plugin), names)
         if isinstance(plugin, type):
             raise UsageError(f"the plugin {name} is a class; give an object of it")
         names.add(name)
@@ -273,9 +275,12 @@ def _registered(plugins: Sequence[object]) -> dict[str, list[Implementation]]:
     }
 
 
-def _name(plugin: object, taken: set[str]) -> str:
+def _name(plugin: object) -> str:
     name = getattr(plugin, "__name__", None)
-    plain = name if isinstance(name, str) else type(plugin).__name__
+    return name if isinstance(name, str) else type(plugin).__name__
+
+
+def _unique(plain: str, taken: set[str]) -> str:
     number, unique = 1, plain
     while unique in taken:
         number += 1

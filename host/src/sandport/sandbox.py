@@ -35,7 +35,7 @@ from sandport_protocol.v1 import (
 
 from .capture import Capture
 from .closing import finished, finished_within
-from .command import LONGEST_S, Argument, CommandLine, command_line
+from .command import LONGEST_S, SHELL, TERMINAL, Argument, CommandLine, command_line
 from .errors import (
     LeaseLost,
     LeaseNotFound,
@@ -328,6 +328,43 @@ class Sandbox:
             yield process
 
     @contextlib.asynccontextmanager
+    async def shell(
+        self,
+        argv: Sequence[Argument] = SHELL,
+        *,
+        size: tuple[int, int] = (80, 24),
+        cwd: Argument | None = None,
+        env: Mapping[str, str | bytes] | None = None,
+        user: str | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[Process]:
+        """A shell with a terminal, for the length of the block: what `sandport shell` opens, for a terminal of yours.
+
+        Write keys to `process.stdin` as they come (a Ctrl-C is the byte 3), show what `process.output()` gives, and
+        call `process.resize` when the size changes. The shell is gone at the end of the block.
+
+        Args:
+            argv: The program; by default bash, or sh where that is not there.
+            size: Columns and rows.
+            cwd, user, timeout_s: As in `execute`.
+            env: Added to the sandbox's own variables; `TERM` is `xterm-256color` unless it is given here.
+
+        Raises:
+            NotSupported: The provider has no processes, or no terminals.
+            CommandNotFound, CommandNotExecutable, PathNotFound: Nothing ran.
+
+        Cancel: the shell is killed as at the end of the block.
+        """
+        if not (await self.attachment.worker()).hello.capabilities.pty:
+            raise NotSupported(
+                f"provider {self.provider} has no terminals (capabilities.pty); start() and execute() are what it has",
+                dispatched="no",
+            )
+        told = {"TERM": TERMINAL} | dict(env or {})
+        async with self.start(argv, stdin=True, pty=size, cwd=cwd, env=told, user=user, timeout_s=timeout_s) as process:
+            yield process
+
+    @contextlib.asynccontextmanager
     async def _started(
         self, line: CommandLine, *, stdin: bool, pty: PtySize | None, captures: dict[StreamName, Capture]
     ) -> AsyncIterator[Process]:
@@ -582,9 +619,13 @@ class Sandbox:
             name: Another way to find it; no other lease that has not ended may have it.
 
         Raises:
+            NotAuthorised: A plugin refuses; nothing was changed.
             NameTaken: Another lease has the name; nothing was changed.
+            LeaseLost: The lease has ended.
+            InUse: Another process holds it, as where it was attached; that one alone can keep it.
 
         Repeat: changes the name.
+        Cancel: it is kept, or is not; `kept` says which.
         """
         await self._tenure.keep(name)
 

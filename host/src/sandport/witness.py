@@ -72,6 +72,9 @@ class LeaseWitness:
     def ended_elsewhere(self, request: LeaseRequest, *, confirmed: bool) -> None:
         """A lease that a block of this host held was ended by somebody else."""
 
+    async def keeping(self, request: LeaseRequest, name: str | None) -> None:
+        """It is to outlive its block, under this name or the one that it has; whoever refuses raises."""
+
     def released(self, request: LeaseRequest) -> None:
         """Its block is over, and it is kept."""
 

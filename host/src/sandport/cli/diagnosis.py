@@ -50,8 +50,11 @@ def diagnose(settings: Settings, *, as_json: bool) -> int:
         checks += places.checks()
         journal, about_journal = look_at_journal()
         checks += about_journal
+    about_plugins = [_plugin(name) for name in configuration.host.plugins]
+    checks += about_plugins
     found = inventory(configuration)
-    if journal is not None:
+    # Without a plugin that was asked for nothing is started: it may be the one that redacts what a worker writes.
+    if journal is not None and all(check.state == "ok" for check in about_plugins):
         from .probing import ask_all
 
         ask_all(found, configuration, settings)
@@ -114,6 +117,21 @@ def _home() -> tuple[Check, Places | None]:
     return Check(name="home", state="ok", detail=", ".join(parts + places.sizes())), places
 
 
+def _plugin(name: str) -> Check:
+    from sandport.installed_plugins import find_plugin
+    from sandport.log import Log
+    from sandport.plugins import Plugins
+
+    try:
+        entry = find_plugin(name)
+        Plugins([name], Log())
+    except UsageError as error:
+        message, _, fix = unicode_text(str(error)).partition("\n")
+        return Check(name=f"plugin {name}", state="wrong", detail=message, fix=fix or None)
+    detail = f"{entry.distribution} {entry.version} ({entry.value}), imported into every host"
+    return Check(name=f"plugin {name}", state="ok", detail=unicode_text(detail))
+
+
 def _provider(provider: Listed) -> Check:
     name = f"provider {provider.name}"
     if provider.fault is not None:
@@ -121,7 +139,7 @@ def _provider(provider: Listed) -> Check:
         return Check(name=name, state="wrong", detail=message, fix=fix or None, log_tail=provider.fault.log_tail)
     hello = provider.hello
     if hello is None:
-        return Check(name=name, state="warning", detail="was not asked: a host needs the home and the journal")
+        return Check(name=name, state="warning", detail="was not asked: a host needs home, journal and plugins")
     detail = f"{hello.version}, worker ready in {provider.start_ms} ms"
     if not hello.withheld:
         return Check(name=name, state="ok", detail=detail)

@@ -7,6 +7,7 @@ import shlex
 
 import msgspec
 
+from sandport.command import SHELL
 from sandport.configuration import load
 from sandport.errors import UsageError
 
@@ -17,7 +18,6 @@ from .report import Ids
 USUAL_TTL_S = 8 * 3600.0
 """A person may well be longer at it than the hour that a command gets; the sandbox ends with the shell anyway."""
 
-_SHELL = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi")
 _TOLD = ("TERM", "COLORTERM")
 """What a program has to know of the terminal."""
 
@@ -60,7 +60,7 @@ def plan_of_shell(wish: ShellWish, settings: Settings) -> Plan:
 
 def _program(text: str | None) -> tuple[str, ...]:
     if text is None:
-        return _SHELL
+        return SHELL
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:

@@ -143,6 +143,28 @@ class LeaseEvents(LeaseWitness):
         if request.lease_id in self._open:
             self._tell_end(request, "another process ended it", confirmed=confirmed)
 
+    async def keeping(self, request: LeaseRequest, name: str | None) -> None:
+        """Ask whether it may.
+
+        Raises:
+            NotAuthorised: A plugin refuses.
+        """
+        action = Action(
+            verb="keep",
+            provider=request.provider,
+            environment=request.environment,
+            lease_id=request.lease_id,
+            sandbox_id=request.sandbox_id,
+            name=request.name if name is None else name,
+            run=request.run,
+            tenant=request.tenant,
+            principal=request.principal,
+            workspace=request.workspace,
+            workload=request.workload,
+            keep=True,
+        )
+        await self._plugins.authorise(action)
+
     def released(self, request: LeaseRequest) -> None:
         """Whoever ends it tells that."""
         self._open.discard(request.lease_id)

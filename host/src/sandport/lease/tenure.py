@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from sandport.closing import finished_within
-from sandport.errors import SandportError
+from sandport.errors import LeaseLost, SandportError
 from sandport.log import Log
 from sandport.numbers import Timing
 from sandport.store.errors import InUse, Stale, StoreUnusable
@@ -64,11 +64,17 @@ class Tenure:
         """Have it outlive its block.
 
         Raises:
+            NotAuthorised: A plugin refuses; nothing was changed.
             NameTaken: Another lease that has not ended has the name; nothing was changed.
-            Stale: It has ended.
+            LeaseLost: It has ended.
+            InUse: Another process holds it, which alone can keep it.
         """
+        await self._witness.keeping(self._request, name)
         # The journal first: one that the provider keeps and no row does would be ended by the next recovery.
-        await self._store.keep(self.lease_id, by=self._instance, name=name)
+        try:
+            await self._store.keep(self.lease_id, by=self._instance, name=name)
+        except Stale as stale:
+            raise _not_kept(self.lease_id, stale) from None
         self.kept = True
         await self._attachment.set_keep(True)
 
@@ -154,3 +160,14 @@ class Tenure:
             gone = stale.row is not None and stale.row.state == "gone"
             self._witness.ended_elsewhere(self._request, confirmed=gone)
         self._witness.released(self._request)
+
+
+def _not_kept(lease_id: str, stale: Stale) -> SandportError:
+    if stale.row is not None and stale.lease is not None and stale.lease.state != "ended":
+        return InUse(
+            f"lease {lease_id} cannot be kept here: it belongs to another process, which alone can keep it",
+            uses=(),
+            row=stale.row,
+        )
+    why = stale.lease.reason if stale.lease is not None else ""
+    return LeaseLost(f"lease {lease_id} cannot be kept: it has ended{f' ({why})' if why else ''}", dispatched="no")
