@@ -54,7 +54,7 @@ def test_a_worker_that_cannot_be_started_ends_with_3_and_says_why(capsys: pytest
         (["run", "--config", "/no/such.toml", "--", "true"], "/no/such.toml"),
         (["run", "--json", "/no/such/report.json", "--", "true"], "there is no directory /no/such"),
         (["run", "--scale", "0", "--", "true"], "--scale must be above 0"),
-        (["explain", "FRAME-999"], "there is no check 'FRAME-999'"),
+        (["explain", "FRAME-999"], "broken worker 'FRAME-999'; did you mean FRAME-9"),
         (["diff", "/no/a.json", "/no/b.json"], "/no/a.json"),
     ],
 )

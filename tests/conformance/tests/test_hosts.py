@@ -104,12 +104,14 @@ def test_every_check_judges_what_binds_a_host_and_says_what_fails_it() -> None:
     for check in every_host_check():
         assert check.requirement.binds in ("host", "both")
         assert check.title.endswith(".")
+        assert check.why.endswith(".")
         assert check.broken
+        assert not check.broken.endswith(".")
 
 
 def test_a_requirement_on_workers_cannot_be_asked_of_a_host() -> None:
     with pytest.raises(LookupError, match="binds no host"):
-        host_check("FRAME-10", broken="does not matter")(lambda stage: None)
+        host_check("FRAME-10", why="It matters.", broken="does not matter")(lambda stage: None)
 
 
 def test_memory_above_its_bound_fails() -> None:

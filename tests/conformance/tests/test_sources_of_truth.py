@@ -1,5 +1,6 @@
 """What the kit took over from the protocol is what stands there, and every requirement is judged or excused."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -96,4 +97,4 @@ def test_a_check_tells_its_reader_what_a_failure_means(check: Check) -> None:
     assert check.why.endswith(".")
     assert check.fix.endswith(".")
     assert not check.broken.endswith(".")
-    assert all("#" in source and "/" in source for source in check.source.split(", ") if source)
+    assert all(re.fullmatch(r"[^#,]+#\d+", source) for source in check.source.split(", ") if source)

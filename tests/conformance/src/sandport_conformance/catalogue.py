@@ -32,7 +32,7 @@ def select(*, level: str = DEFAULT_LEVEL, only: Iterable[str] = ()) -> tuple[Che
 
     Args:
         level: The highest level; every one below is included.
-        only: Ids of checks, or of requirements with all their checks; then `level` does not matter.
+        only: Ids of checks, or of requirements with all their checks, in any case; then `level` does not matter.
 
     Raises:
         Misuse: There is no such level or check.
@@ -43,22 +43,22 @@ def select(*, level: str = DEFAULT_LEVEL, only: Iterable[str] = ()) -> tuple[Che
     everything = every_check()
     if not wanted:
         return tuple(check for check in everything if check.level <= level)
-    for name in wanted:
-        find(name)
-    return tuple(check for check in everything if check.id in wanted or check.requirement.id in wanted)
+    found = {check.id for name in wanted for check in find(name)}
+    return tuple(check for check in everything if check.id in found)
 
 
 def find(name: str) -> tuple[Check, ...]:
-    """The checks of an id, which may also be a requirement's.
+    """The checks of an id, which may also be a requirement's, in any case.
 
     Raises:
         Misuse: There is none; the message names the nearest.
     """
-    found = tuple(check for check in every_check() if name in (check.id, check.requirement.id))
+    wanted = name.casefold()
+    found = tuple(check for check in every_check() if wanted in (check.id.casefold(), check.requirement.id.casefold()))
     if not found:
         import difflib
 
-        near = difflib.get_close_matches(name, [check.id for check in every_check()], n=3, cutoff=0.5)
+        near = difflib.get_close_matches(name.upper(), [check.id for check in every_check()], n=3, cutoff=0.5)
         hint = f"; did you mean {', '.join(near)}?" if near else "; `sandport-conformance list` shows them all"
         raise Misuse(f"there is no check {name!r}{hint}")
     return found

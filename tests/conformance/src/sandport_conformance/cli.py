@@ -103,9 +103,13 @@ def _parser() -> argparse.ArgumentParser:
     listing.set_defaults(perform=_list)
     listing.add_argument("--level", default="L6", metavar="LEVEL", help="up to this level (default: L6)")
 
-    explain = commands.add_parser("explain", help="tell all about a check", description="Tells all about a check.")
+    explain = commands.add_parser(
+        "explain",
+        help="tell all about a check",
+        description="Tells all about a check: its clause, its reason, who failed it, and workers that it must catch.",
+    )
     explain.set_defaults(perform=_explain)
-    explain.add_argument("id", metavar="ID", help="a check or a requirement")
+    explain.add_argument("id", metavar="ID", help="a check, a requirement, a level, or a broken worker's name")
 
     diff = commands.add_parser(
         "diff", help="compare two reports", description="Compares two JSON reports; 1 where the second is worse."

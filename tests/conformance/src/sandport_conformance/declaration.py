@@ -56,7 +56,7 @@ class Check:
         why: Why the requirement exists.
         broken: What a worker does that fails, in one sentence.
         fix: What its author should do.
-        source: The public report of this fault, as `owner/repository#number`; empty where there is none.
+        source: The public report of this fault, as `project#number`; empty where there is none.
         severity: What its failure means.
         scored: Whether it counts: one that was added after its requirement set was frozen only warns.
     """
@@ -106,7 +106,7 @@ def check(
         why: Why the requirement exists.
         broken: What a worker does that fails.
         fix: What its author should do.
-        source: A public report of this fault, as `owner/repository#number`; several are separated by commas.
+        source: A public report of this fault, as `project#number`; several are separated by commas.
         also: Further requirements that it shows.
         part: Tells several checks of one requirement apart.
         uses: Which process it works with.

@@ -32,7 +32,7 @@ def strays(session: Session) -> list[Message]:
     why="A reader can only find the next message when each line is one; a stray print takes an answer with it.",
     broken="prints a debugging line on stdout while it serves",
     fix="Give the wire a descriptor of its own at the start, then point descriptor 1 at stderr.",
-    source="openlawlibrary/pygls#240",
+    source="openlawlibrary/pygls#240, openlawlibrary/pygls#133",
 )
 def every_line_is_a_message(lab: Lab) -> None:
     """Every line on stdout is one JSON text, and the last one has its line feed too."""
@@ -49,7 +49,7 @@ def every_line_is_a_message(lab: Lab) -> None:
     why="U+2028, U+0085 and their like are legal inside a JSON string; a reader that splits there breaks the message.",
     broken="reads its stdin with a line reader that also splits at Unicode's separators",
     fix="Split the bytes at 0x0A, and decode each line afterwards.",
-    source="earendil-works/pi#1910",
+    source="earendil-works/pi#1910, anthropics/claude-agent-sdk-typescript#137",
 )
 def only_a_line_feed_ends_a_frame(lab: Lab) -> None:
     """A message that contains other line separators is read as one message."""
@@ -110,7 +110,7 @@ def a_bad_line_is_one_error(lab: Lab) -> None:
     why='A host finds the caller of an answer by its id; 1 and "1" are two callers.',
     broken="turns every id into a string, or into a number",
     fix="Keep the id as the JSON value that it was, and send it back.",
-    source="modelcontextprotocol/python-sdk#192",
+    source="modelcontextprotocol/python-sdk#192, modelcontextprotocol/python-sdk#961",
 )
 def an_id_comes_back_as_it_was(lab: Lab) -> None:
     """Ids come back in the same type and value."""

@@ -194,7 +194,7 @@ def _send_until_it_hangs_up(session: Session, pieces: list[bytes]) -> None:
     why="A line without an end would fill the machine's memory, and nothing after it could ever be read.",
     broken="gathers bytes until a line feed comes, whatever their number",
     fix="Count while reading: past `frameBytes` answer ParseFailed with id null, name the ceiling, and end.",
-    source="modelcontextprotocol/typescript-sdk#2245",
+    source="modelcontextprotocol/typescript-sdk#2245, modelcontextprotocol/typescript-sdk#88",
 )
 def an_endless_line_ends_the_worker(lab: Lab) -> None:
     """A line that passes `frameBytes` is refused before it ends, and so does the worker."""

@@ -180,7 +180,7 @@ def long_calls_are_cancelled_after_the_end(lab: Lab) -> None:
     why="A host that stops waits for its workers; who lets it wait is killed, with whatever it had still to do.",
     broken="waits for its handlers for as long as they take",
     fix="Cancel what runs, and exit after `drainMs` whatever became of it.",
-    source="pulumi/pulumi#9780",
+    source="pulumi/pulumi#9780, pulumi/pulumi#19603",
 )
 def a_busy_worker_ends_in_time(lab: Lab) -> None:
     """With a command running, the worker has ended `drainMs` and three seconds after its input."""
@@ -297,7 +297,7 @@ def sigterm_ends_an_idle_worker(lab: Lab) -> None:
     why="The host still listens: it should learn what became of its calls.",
     broken="exits without answering what runs, or falls over the second signal",
     fix="Cancel what does not finish, answer it, exit; take a second SIGTERM for the first.",
-    source="docker/cli#4402",
+    source="docker/cli#4402, docker/cli#4769",
 )
 def sigterm_ends_a_busy_worker_in_order(lab: Lab) -> None:
     """SIGTERM, also twice, ends a worker in which a command runs: the call is answered, the exit comes in time."""

@@ -13,7 +13,7 @@ from sandport_conformance.outcomes import expect
     why="The end of stdin is how a worker learns that its host is gone; one that misses it stays for ever.",
     broken="waits in another thread and never sees the end of its stdin",
     fix="End the process when stdin ends, also while idle and while threads of the provider live.",
-    source="modelcontextprotocol/python-sdk#2231",
+    source="modelcontextprotocol/python-sdk#2231, modelcontextprotocol/typescript-sdk#2002",
 )
 def the_end_of_input_ends_an_idle_worker(lab: Lab) -> None:
     """An idle worker ends by itself when its stdin ends."""
@@ -46,7 +46,7 @@ def shutdown_ends_the_worker(lab: Lab) -> None:
     why="A worker that is killed cannot tidy up; what it started must not run on without an owner.",
     broken="runs commands in a session of their own, with nothing that ends them when the worker is gone",
     fix="Keep them in the worker's process group, or under an init that ends when its pipe from the worker ends.",
-    source="ray-project/ray#42861",
+    source="ray-project/ray#42861, ray-project/ray#56476",
 )
 def nothing_outlives_a_killed_worker(lab: Lab) -> None:
     """What a worker started is gone, at most one orphan grace after the worker was killed."""

@@ -29,7 +29,7 @@ _ALL_OF_THEM = 500
     why="Whatever a handler or a library prints lands between two frames, or in the middle of one.",
     broken="prints while it serves: a warning, a progress bar, a debugging line",
     fix="At the start, move the wire to descriptors of your own and point descriptor 1 at stderr.",
-    source="mcp-hangar/mcp-hangar#563, espressif/esp-idf#19087, hashicorp/go-plugin#164",
+    source="mcp-hangar/mcp-hangar#563, espressif/esp-idf#19087, hashicorp/go-plugin#164, hashicorp/go-plugin#199",
 )
 def stdout_carries_frames_only(lab: Lab) -> None:
     """From its first message to its end, no worker of the whole run wrote anything but frames."""
@@ -213,7 +213,7 @@ def an_ordinary_session_needs_no_log(lab: Lab) -> None:
     why="A host that closed its end is dead, or done; what runs for it runs for nobody.",
     broken="takes the failure to write for a fault of one call, and serves on",
     fix="Watch the descriptor for errors; end like at the end of input when a write fails.",
-    source="hashicorp/go-plugin#10",
+    source="hashicorp/go-plugin#10, flanksource/mission-control#3185",
 )
 def a_closed_stdout_ends_the_worker(lab: Lab) -> None:
     """A worker whose stdout was closed by the host ends, at the latest when it next has something to say."""

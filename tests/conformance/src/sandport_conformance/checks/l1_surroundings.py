@@ -20,7 +20,7 @@ _STDOUT_FOR_READING_ONLY = ("sh", "-c", 'exec "$@" 1</dev/null', "sh")
     why="Ctrl-C in a terminal is sent to everything that runs there; what ends then is for the host to say.",
     broken="dies of the Ctrl-C that was meant for its host, with its sandboxes",
     fix="Catch SIGINT and do nothing. Not by ignoring it: what a sandbox runs would inherit that.",
-    source="docker/cli#4402",
+    source="docker/cli#4402, docker/cli#4769",
 )
 def ctrl_c_does_not_end_a_worker(lab: Lab) -> None:
     """SIGINT, several times, changes nothing."""
@@ -50,7 +50,7 @@ def killed_with_a_child_in_the_background(stage: Stage) -> None:
     why="What a finished command left in the background has no owner but the sandbox, and that one's end is its end.",
     broken="forgets a command when it ends, and with it what it left running",
     fix="Keep everything of a sandbox under one init or in one group that ends with the worker.",
-    source="ray-project/ray#42861, pulumi/pulumi#9780",
+    source="ray-project/ray#42861, pulumi/pulumi#9780, pulumi/pulumi#19603, ray-project/ray#56476",
 )
 def grandchildren_end_with_a_killed_worker(lab: Lab) -> None:
     """What a finished command left in the background is gone, at most one orphan grace after the worker was killed."""

@@ -80,7 +80,7 @@ def a_call_before_ready_waits(lab: Lab) -> None:
     why="A host takes the first frame for the answer to its first message.",
     broken="greets, or says that it is ready, before it was spoken to",
     fix="Write no frame before the host's first message was read.",
-    source="hashicorp/go-plugin#164",
+    source="hashicorp/go-plugin#164, hashicorp/go-plugin#199",
 )
 def the_host_speaks_first(lab: Lab) -> None:
     """The first frame of every session is the answer to the host's first message."""
@@ -100,7 +100,7 @@ def the_host_speaks_first(lab: Lab) -> None:
     why="A banner is tolerated, and logged as a warning each time: whoever reads the log looks for its cause.",
     broken="starts with a banner, or has a library that does",
     fix="Point descriptor 1 at stderr before anything is imported, and give the wire a descriptor of its own.",
-    source="hashicorp/go-plugin#164, bazelbuild/rules_java#158",
+    source="hashicorp/go-plugin#164, bazelbuild/rules_java#158, hashicorp/go-plugin#199",
 )
 def nothing_is_printed_before_the_hello(lab: Lab) -> None:
     """Nothing at all is written before the first answer."""

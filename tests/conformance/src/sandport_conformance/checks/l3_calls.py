@@ -59,7 +59,7 @@ def every_call_is_answered_once(lab: Lab) -> None:
     why="A second answer may meet an id that means something else to its host by then.",
     broken="answers twice where an error and a result meet",
     fix="Take the id out of the table of open calls when the answer is written, and answer only what stands there.",
-    source="microsoft/vs-streamjsonrpc#489",
+    source="microsoft/vs-streamjsonrpc#489, microsoft/vs-streamjsonrpc#492",
 )
 def no_call_of_the_run_was_answered_twice(lab: Lab) -> None:
     """No request of the whole run has more than one answer."""
@@ -277,6 +277,7 @@ def progress_belongs_to_an_open_call(lab: Lab) -> None:
     why="A command that runs as another user than the one that was asked for may do what it must not.",
     broken="ignores `user`, and runs the command as it runs every other",
     fix="Declare `user`, or refuse a command that names one with NotSupported before it starts.",
+    source="Arize phoenix#13378, agent-governance-toolkit#3122, agent-governance-toolkit#1552",
     needs=Needs(capabilities={"user": (False,)}),
 )
 def a_user_is_not_ignored(lab: Lab) -> None:
@@ -296,6 +297,7 @@ def a_user_is_not_ignored(lab: Lab) -> None:
     why="A program that was promised a terminal and gets pipes behaves as another program.",
     broken="ignores `pty`, and starts the process with pipes",
     fix="Declare `pty`, or refuse a process that wants a terminal with NotSupported before it starts.",
+    source="Arize phoenix#13378, agent-governance-toolkit#3122, agent-governance-toolkit#1552",
     needs=Needs(groups=("process",), capabilities={"pty": (False,)}),
 )
 def a_terminal_is_not_ignored(lab: Lab) -> None:

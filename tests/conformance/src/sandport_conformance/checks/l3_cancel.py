@@ -50,7 +50,7 @@ def a_cancel_interrupts(lab: Lab) -> None:
     why="What has happened has happened: told as cancelled, it is done again or its outcome is lost.",
     broken="answers Cancelled whenever a cancel came, also for work that was complete",
     fix="Look at what the handler came to, not at whether a cancel was there.",
-    source="modelcontextprotocol/python-sdk#3188",
+    source="modelcontextprotocol/python-sdk#3188, modelcontextprotocol/python-sdk#1153",
 )
 def what_is_complete_is_answered(lab: Lab) -> None:
     """A cancel that comes when the command has ended, while its streams are read, does not cost its result."""
@@ -98,7 +98,7 @@ def a_cancelled_call_says_so(lab: Lab) -> None:
     why="A cancel and an answer cross on the way: every host cancels calls that are over.",
     broken="answers such a cancel, logs a traceback or ends",
     fix="Look the id up among the open calls, and do nothing where it is not there.",
-    source="microsoft/vs-streamjsonrpc#489",
+    source="microsoft/vs-streamjsonrpc#489, microsoft/vs-streamjsonrpc#492",
 )
 def a_cancel_too_late_is_ignored(lab: Lab) -> None:
     """Cancels for ids that were answered, or never used, change nothing."""
@@ -122,7 +122,7 @@ def a_cancel_too_late_is_ignored(lab: Lab) -> None:
     why="It is the busy worker that somebody wants to cancel something on.",
     broken="puts cancels into the queue of the calls, or waits for a stream before it looks at one",
     fix="Serve `cancel` in the reader itself; let nothing there wait for a call, a stream or a pipe.",
-    source="modelcontextprotocol/python-sdk#188",
+    source="modelcontextprotocol/python-sdk#188, ykuwai/ppt-mcp#198",
 )
 def a_cancel_overtakes_work(lab: Lab) -> None:
     """Cancels take effect while other calls run, a stream waits for credit and a command does not read its input."""

@@ -51,7 +51,7 @@ def text_for_the_shell_is_run_by_a_shell(lab: Lab) -> None:
     why="A command that means nothing, or two things, must not run as something else.",
     broken="runs what it can make of the params",
     fix="Check the params before anything is started.",
-    source="opencoredev/sandbox-sdk#9",
+    source="opencoredev/sandbox-sdk#9, opencoredev sandbox-sdk#9",
 )
 def senseless_commands_are_refused(lab: Lab) -> None:
     """Both or neither of argv and shell, no program, a name that is no variable's, a NUL: all are InvalidParams."""
@@ -81,7 +81,7 @@ def senseless_commands_are_refused(lab: Lab) -> None:
     why="An evaluation lives on exit codes: 0 must mean that the program ended by itself with 0.",
     broken="answers 0 whatever the program ended with",
     fix="Pass on the status that the system gives for the program.",
-    source="kata-containers/kata-containers#13640",
+    source="kata-containers/kata-containers#13640, kata-containers#13640",
 )
 def the_exit_code_is_the_programs_own(lab: Lab) -> None:
     """A program's exit codes, also the odd ones, come back as they are."""
@@ -113,7 +113,7 @@ def a_death_by_signal_is_told_as_one(lab: Lab) -> None:
     why="A caller must be able to tell a wrong command from a program that failed.",
     broken="answers a made-up exit code for a program that is not there",
     fix="Answer CommandNotFound, CommandNotExecutable or PathNotFound, with dispatched no.",
-    source="daytonaio/daytona#2283",
+    source="daytonaio/daytona#2283, daytona#2283",
 )
 def what_cannot_be_started_is_an_error_with_its_name(lab: Lab) -> None:
     """No such program, one that cannot be run, no such directory: three errors, and nothing was run."""
@@ -136,7 +136,7 @@ def what_cannot_be_started_is_an_error_with_its_name(lab: Lab) -> None:
     why="A program that reads its input must not wait for one that nobody gives.",
     broken="leaves a command's input open",
     fix="Give a command without `stdin` the null device.",
-    source="langchain-ai/langsmith-sdk#3453",
+    source="langchain-ai/langsmith-sdk#3453, langsmith-sdk#3453, cloudflare#141, mastra#24336",
 )
 def a_command_without_input_reads_its_end(lab: Lab) -> None:
     """A program that reads its input to the end ends at once."""
@@ -203,7 +203,7 @@ def a_relative_directory_starts_from_the_working_directory(lab: Lab) -> None:
     why="A time-out that does not kill, or that loses what was printed, costs a night and its evidence.",
     broken="lets a command run on after its time-out",
     fix="Keep the limit yourself; when it has passed, kill, read what was written and answer timedOut.",
-    source="SWE-agent/SWE-ReX#29",
+    source="SWE-agent/SWE-ReX#29, inspect_ai#4108, inspect_ai#1979, Arize phoenix#13378",
 )
 def a_time_out_ends_the_command_and_keeps_its_output(lab: Lab) -> None:
     """A command past its limit ends `timedOut`, with what it had written, long before it would have ended."""
@@ -252,7 +252,7 @@ def a_kill_says_what_it_reached(lab: Lab) -> None:
     why="A daemon that a command leaves behind holds its output; waiting for it is waiting for ever.",
     broken="waits for the end of the streams instead of the end of the command",
     fix="Answer when the command's own process has ended and what was written is read.",
-    source="earendil-works/pi#7636",
+    source="earendil-works/pi#7636, bytedance/deer-flow#3864, prime#305, hermes-agent#11558, lxd#12229",
 )
 def a_command_that_leaves_something_running_is_answered(lab: Lab) -> None:
     """A command that ends and leaves a child with its streams is answered with its own code and output."""
@@ -287,7 +287,7 @@ def a_stream_that_is_held_open_is_told_so(lab: Lab) -> None:
     why="Output is bytes: a decoder in between loses what is no text, and merging loses who said it.",
     broken="decodes output as text and replaces what does not fit",
     fix="Pass bytes on; keep the two streams apart.",
-    source="kubernetes-client/python#717",
+    source="kubernetes-client/python#717, daytonaio/daytona#5144, kubernetes-client/python#1471, mini-swe-agent#154",
 )
 def output_is_byte_for_byte_and_apart(lab: Lab) -> None:
     """Bytes that are no text come back as they are; stderr is not in stdout."""
@@ -306,7 +306,7 @@ def output_is_byte_for_byte_and_apart(lab: Lab) -> None:
     why="A command may print without end; what is not kept must be counted, and the end is often what matters.",
     broken="keeps everything, whatever the limit",
     fix="Keep a head and a tail within the limit, count the rest.",
-    source="CherryHQ/stella#1119",
+    source="CherryHQ/stella#1119, daytonaio/daytona#5144, cube-harness#368, stella#1119, hermes-agent#22913",
 )
 def output_beyond_the_limit_is_counted(lab: Lab) -> None:
     """Of a flood, at most the limit is kept, head and tail, and the counts add up."""
@@ -347,7 +347,7 @@ def commands_run_at_the_same_time(lab: Lab) -> None:
     why="A server that calls setsid is what a time-out must not leave behind.",
     broken="kills the process group only, and declares `kill: tree`",
     fix="Kill by container, namespace, cgroup or subreaper; or declare `kill: group`.",
-    source="NVIDIA-NeMo/Gym#1572",
+    source="NVIDIA-NeMo/Gym#1572, e2b-dev/E2B#500",
 )
 def a_time_out_ends_what_left_the_group(lab: Lab) -> None:
     """With `kill: tree`, a child in a session of its own does not survive the time-out."""
@@ -366,7 +366,7 @@ def a_time_out_ends_what_left_the_group(lab: Lab) -> None:
     why="A time-out is an end like any other; as an error it would lose its output and look like a fault.",
     broken="answers a time-out with an error",
     fix="Answer a result with ended timedOut.",
-    source="OpenHands/OpenHands#5927",
+    source="OpenHands/OpenHands#5927, daytonaio/daytona#2602, OpenHands#5927, OpenHands#5601, OpenHands#13665",
 )
 def a_time_out_is_a_result(lab: Lab) -> None:
     """A command past its limit is answered with a result, soon after the limit."""

@@ -59,7 +59,7 @@ def live_output_comes_as_notifications(lab: Lab) -> None:
     why="A byte that is missing in the middle must not go unnoticed.",
     broken="counts offsets in pieces instead of bytes",
     fix="`offset` is the number of bytes of the stream before the piece.",
-    source="langchain-ai/langsmith-sdk#3022",
+    source="langchain-ai/langsmith-sdk#3022, langsmith-sdk#3022",
 )
 def offsets_have_no_gaps(lab: Lab) -> None:
     """The pieces of a long output join without a gap from 0, and make up the whole."""
@@ -93,7 +93,7 @@ def every_stream_has_an_end_mark_before_the_result(lab: Lab) -> None:
     why="After the answer nobody listens; what comes then is lost, or taken for another call's.",
     broken="sends the result before the last piece",
     fix="Output, end marks and result go through one queue.",
-    source="e2b-dev/E2B#1442",
+    source="e2b-dev/E2B#1442, E2B#1442",
 )
 def nothing_comes_after_the_answer(lab: Lab) -> None:
     """No output of a request is written after its answer."""
@@ -146,6 +146,7 @@ def the_total_is_what_was_sent(lab: Lab) -> None:
     why="Live means live: a person, or an agent, watches.",
     broken="gathers live output until the command ends",
     fix="Send what was read when it was read.",
+    source="paperclip#8999",
 )
 def output_is_sent_as_it_comes(lab: Lab) -> None:
     """Output of a command that still runs arrives; the command is cancelled after that."""
@@ -164,7 +165,7 @@ def output_is_sent_as_it_comes(lab: Lab) -> None:
     why="What nobody has room for fills a memory: the host's, or the worker's.",
     broken="sends output without looking at credit",
     fix="Count what was sent of each stream; stop reading the program's pipe when the credit is used up.",
-    source="nushell/nushell#6934",
+    source="nushell/nushell#6934, nushell/nushell#11911",
 )
 def output_stops_where_the_credit_ends(lab: Lab) -> None:
     """Without `credit`, exactly the agreed `creditBytes` of a flood come, and no more."""
@@ -233,7 +234,7 @@ def a_stream_without_credit_holds_up_nobody_else(lab: Lab) -> None:
     why="A consumer that is gone must not keep a command alive beyond its limit.",
     broken="stops the clock while a stream waits",
     fix="Keep the time-out apart from the streams.",
-    source="superradcompany/microsandbox#1549",
+    source="superradcompany/microsandbox#1549, microsandbox#1549",
 )
 def a_time_out_runs_on_without_credit(lab: Lab) -> None:
     """A command whose stream waits for credit ends at its time-out, and is answered."""

@@ -184,7 +184,7 @@ def a_kill_ends_the_process_and_says_what_it_reached(lab: Lab) -> None:
     why="Who comes late must still learn how it ended.",
     broken="forgets a process when it has ended",
     fix="Keep the result, and as much output as was agreed.",
-    source="e2b-dev/E2B#1074",
+    source="e2b-dev/E2B#1074, E2B#1074",
 )
 def a_process_can_be_waited_for_after_its_end(lab: Lab) -> None:
     """Output and result come to a `waitProcess` that begins after the end, from the offset that it names."""
@@ -208,6 +208,7 @@ def a_process_can_be_waited_for_after_its_end(lab: Lab) -> None:
     why="Output that is gone must not look as if it had never been.",
     broken="begins at what it still has, without a word",
     fix="Answer OutputGap where the offset is no longer kept.",
+    source="OpenSandbox#507, boxlite#1046",
 )
 def output_that_is_gone_is_a_gap(lab: Lab) -> None:
     """After a flood was taken, following it again from 0 brings all of it, or OutputGap; never a part."""

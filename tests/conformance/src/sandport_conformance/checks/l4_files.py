@@ -239,7 +239,7 @@ def _links() -> list[Entry]:
     why="A package manager's tree is full of links; followed, it is ten times as large and in Git as a change.",
     broken="puts a copy in the place of a link, leaves out what dangles, or tidies up where a link leads",
     fix="Make the link that the archive says, byte for byte, and look at nothing.",
-    source="NVIDIA/OpenShell#1425, NVIDIA/OpenShell#2309",
+    source="NVIDIA/OpenShell#1425, NVIDIA/OpenShell#2309, fullsend#1079",
 )
 def links_come_in_as_links(lab: Lab) -> None:
     """Links arrive as links, with their targets byte for byte: dangling, absolute, to directories, to themselves."""
@@ -253,7 +253,7 @@ def links_come_in_as_links(lab: Lab) -> None:
     why="Who follows a link of a sandbox sends what is behind it, twice, or for ever.",
     broken="follows links where it packs",
     fix="Read the link, and send it as one.",
-    source="NVIDIA/NemoClaw#2317",
+    source="NVIDIA/NemoClaw#2317, NemoClaw#2317, NemoClaw#2268",
 )
 def links_come_out_as_links(lab: Lab) -> None:
     """Links are sent as links, with their targets byte for byte: dangling, absolute, to directories, to themselves."""

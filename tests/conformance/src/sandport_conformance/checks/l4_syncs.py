@@ -184,7 +184,7 @@ def a_slow_host_holds_up_one_call(lab: Lab) -> None:
     why="A tree is as large as a disk, and one worker moves several.",
     broken="gathers the archive, or a file of it, before it unpacks",
     fix="Unpack while you read, in pieces of a fixed size; let the kernel hold the host back.",
-    source="e2b-dev/E2B#1301, e2b-dev/E2B#1433",
+    source="e2b-dev/E2B#1301, e2b-dev/E2B#1433, prime#824, cwsandbox-client#135",
 )
 def memory_does_not_grow_with_what_comes(lab: Lab) -> None:
     """The worker's memory stays where it was while 256 MiB come in."""
@@ -199,7 +199,7 @@ def memory_does_not_grow_with_what_comes(lab: Lab) -> None:
     why="What a run has made is as large as it likes, and the host decides how much of it it takes.",
     broken="gathers the archive, or a file of it, before it sends",
     fix="Send while you read, in pieces of a fixed size; wait where the host does not take them.",
-    source="e2b-dev/E2B#1301, e2b-dev/E2B#1433",
+    source="e2b-dev/E2B#1301, e2b-dev/E2B#1433, prime#824, cwsandbox-client#135",
 )
 def memory_does_not_grow_with_what_goes(lab: Lab) -> None:
     """The worker's memory stays where it was while 256 MiB go out."""
@@ -297,7 +297,7 @@ def a_socket_that_is_not_there_is_told(lab: Lab) -> None:
     why="A server leaves its socket behind, a test its FIFO; whoever opens one waits for ever.",
     broken="opens whatever is there, or gives up",
     fix="Look what it is before you open it; leave out what is no file, directory or link.",
-    source="paperclipai/paperclip#5823",
+    source="paperclipai/paperclip#5823, paperclip#5823",
 )
 def what_is_no_file_is_no_hindrance(lab: Lab) -> None:
     """A FIFO in a tree does not hold up its `syncOut`, and costs nothing but itself."""

@@ -216,7 +216,7 @@ def brought_links_are_not_followed(lab: Lab) -> None:
     why="A name is data of whoever made the archive; what it says must not decide which file of a machine is written.",
     broken="joins the name to the path and opens that",
     fix="Refuse a name with `..` in it, and an absolute one.",
-    source="bytedance/deer-flow#5578",
+    source="bytedance/deer-flow#5578, bytedance/deer-flow#2623",
 )
 def names_that_lead_out_are_refused(lab: Lab) -> None:
     """A member with `..` in its name is PathOutsideRoot, and neither it nor an absolute one is written outside."""
@@ -302,6 +302,7 @@ def sparse_members_stay_sparse(lab: Lab) -> None:
     why="A header has room for a hundred bytes of a name, eight gibibytes and whole seconds; the rest is in records.",
     broken="reads the header and passes over the records, or stumbles over one that it does not know",
     fix="Let the records of an `x` member override the header that follows, and ignore what you do not know.",
+    source="textcortex/claude-code-sandbox#31, paperclip#6560, openclaw#132480",
 )
 def records_override_headers(lab: Lab) -> None:
     """Records of path, linkpath, size and mtime hold against another header; unknown and global ones change nothing."""

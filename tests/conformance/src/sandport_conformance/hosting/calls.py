@@ -16,8 +16,9 @@ _SPARE_S = 20.0
 
 @host_check(
     "CALL-7",
+    why="A caller that is not told waits for its time-out, and thirty callers with thirty reports hide one cause.",
     broken="lets callers wait for a worker that is gone, or tells only one of them",
-    source="anomalyco/opencode#43258",
+    source="anomalyco/opencode#43258, paperclip#6883",
     also=("CALL-6", "LOG-3"),
 )
 def crash(stage: Stage) -> None:
@@ -34,7 +35,13 @@ def crash(stage: Stage) -> None:
     played.succeeded("next")
 
 
-@host_check("CMD-21", broken="sends a command again whose worker crashed", also=("CALL-8",))
+@host_check(
+    "CMD-21",
+    why="A command that ran twice has deleted, paid or sent twice.",
+    broken="sends a command again whose worker crashed",
+    source="trycua/cua#1361, strands-env#143, harbor#1918, harbor#1941, prime#868, prime#832, prime#837",
+    also=("CALL-8",),
+)
 def never_again(stage: Stage) -> None:
     """A command that was sent to a worker that crashed is not sent again."""
     played = stage.play("processes:LeavesAChildAndCrashes")
@@ -44,7 +51,14 @@ def never_again(stage: Stage) -> None:
     expect(sent == 1, f"execute was sent {sent} times")
 
 
-@host_check("CMD-21", part="create", broken="repeats a create whose worker crashed", also=("LEASE-12", "CALL-8"))
+@host_check(
+    "CMD-21",
+    part="create",
+    why="A create that is repeated leaves a sandbox that somebody pays for and nobody knows.",
+    broken="repeats a create whose worker crashed",
+    source="arcboxlabs/arcbox#536, E2B#1658, railway-ts-sdk#87",
+    also=("LEASE-12", "CALL-8"),
+)
 def create_once(stage: Stage) -> None:
     """A create whose worker crashed is not sent again."""
     played = stage.play("calls:CrashesInAcquire", "--again")
@@ -54,7 +68,12 @@ def create_once(stage: Stage) -> None:
     expect(len(ids) == 2 == len(set(ids)), f"two leases are two creates with ids of their own: {ids}")
 
 
-@host_check("CALL-10", broken="throws a result away that came after the cancel", also=("CANCEL-7",))
+@host_check(
+    "CALL-10",
+    why="What was done was done; a result in hand is worth more than an error that says unknown.",
+    broken="throws a result away that came after the cancel",
+    also=("CANCEL-7",),
+)
 def crossing(stage: Stage) -> None:
     """A result that crosses the cancel is what the caller gets."""
     played = stage.play("calls:ResultAfterTheCancel", timeout_s=1.0)
@@ -64,6 +83,7 @@ def crossing(stage: Stage) -> None:
 
 @host_check(
     "CANCEL-7",
+    why="A command that nobody waits for runs on, and is paid for, until its worker is told.",
     broken="gives a call up and does not say so, or says it again and again",
     source="modelcontextprotocol/java-sdk#147",
 )
@@ -73,7 +93,12 @@ def one_cancel(stage: Stage) -> None:
     _one_cancel(played)
 
 
-@host_check("CANCEL-8", broken="lets its caller wait as long as the worker likes", also=("CALL-6",))
+@host_check(
+    "CANCEL-8",
+    why="A caller that gives up must get its thread back, whatever the worker does.",
+    broken="lets its caller wait as long as the worker likes",
+    also=("CALL-6",),
+)
 def grace(stage: Stage) -> None:
     """The caller of a command that ignores its cancel is told after the grace."""
     played = _wedged_call(stage)
@@ -85,7 +110,11 @@ def grace(stage: Stage) -> None:
     expect(took < limit, f"the caller was told after {took:.1f} s; {limit:.1f} s are enough")
 
 
-@host_check("CANCEL-10", broken="keeps a worker for ever that cannot be cancelled")
+@host_check(
+    "CANCEL-10",
+    why="A call that cannot be ended holds its slot, and what it does, for ever.",
+    broken="keeps a worker for ever that cannot be cancelled",
+)
 def wedged_call(stage: Stage) -> None:
     """A worker whose call cannot be cancelled is ended, and the next call has another."""
     played = _wedged_call(stage)
@@ -93,7 +122,13 @@ def wedged_call(stage: Stage) -> None:
     played.succeeded("next")
 
 
-@host_check("CANCEL-8", part="create", broken="forgets a sandbox that was made too late", also=("CALL-11",))
+@host_check(
+    "CANCEL-8",
+    part="create",
+    why="A sandbox that comes after its caller has gone is paid for until somebody finds it.",
+    broken="forgets a sandbox that was made too late",
+    also=("CALL-11",),
+)
 def late_create(stage: Stage) -> None:
     """A create that succeeds after its caller was told is undone."""
     linger = 6 * stage.settings["limits"]["cancelGraceMs"] / 1000
@@ -106,7 +141,11 @@ def late_create(stage: Stage) -> None:
     expect(made in destroyed, f"{made} was made too late and not destroyed: {destroyed}")
 
 
-@host_check("PING-4", broken="waits for an answer that the worker does not owe any more")
+@host_check(
+    "PING-4",
+    why="An answer can be lost in a worker's fault; a ping tells so in seconds, a time-out in an hour.",
+    broken="waits for an answer that the worker does not owe any more",
+)
 def lost(stage: Stage) -> None:
     """A call that a pong does not list ends as lost, long before its time-out."""
     played = stage.play("calls:LosesAnAnswer", "--again", timeout_s=100.0)
@@ -116,7 +155,11 @@ def lost(stage: Stage) -> None:
     played.succeeded("next")
 
 
-@host_check("PING-5", broken="waits for ever for a process that is stopped, or cannot end it")
+@host_check(
+    "PING-5",
+    why="A worker that is stopped answers nothing and closes nothing; without a limit all its callers hang.",
+    broken="waits for ever for a process that is stopped, or cannot end it",
+)
 def stopped(stage: Stage) -> None:
     """A worker that is stopped with SIGSTOP is ended, and the next call has another."""
     played = stage.play("calls:StopsItself", "--again", timeout_s=100.0, bound_s=120.0, memory="stopped worker")
@@ -128,7 +171,12 @@ def stopped(stage: Stage) -> None:
     played.succeeded("next")
 
 
-@host_check("PING-5", part="busy", broken="ends a worker that is busy for a moment")
+@host_check(
+    "PING-5",
+    part="busy",
+    why="Who is busy for a moment is not dead; to kill it costs every command that runs.",
+    broken="ends a worker that is busy for a moment",
+)
 def busy(stage: Stage) -> None:
     """A worker that answers nothing for half of `wedgeMs` is left alone."""
     played = stage.play("calls:BusyForAWhile", "--again")

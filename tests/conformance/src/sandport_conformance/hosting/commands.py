@@ -31,14 +31,23 @@ def _declare(part: str, impostor: str, title: str) -> Callable[[Stage], None]:
         played.one_worker()
 
     run.__doc__ = title
-    return host_check("CMD-20", part=part, broken="believes any result")(run)
+    return host_check(
+        "CMD-20",
+        part=part,
+        why="An exit code 0 that is not true makes a failed test pass; so a result must be proved.",
+        broken="believes any result",
+    )(run)
 
 
 for _part, (_impostor, _title) in _LIARS.items():
     _declare(_part, _impostor, _title)
 
 
-@host_check("CRED-6", broken="keeps what comes beyond the credit, or ends the worker for it")
+@host_check(
+    "CRED-6",
+    why="The ceiling holds the host's memory only if it is kept against those who break it.",
+    broken="keeps what comes beyond the credit, or ends the worker for it",
+)
 def no_credit_kept(stage: Stage) -> None:
     """A command that goes beyond its credit fails, and what runs beside it does not."""
     played = stage.play(
@@ -51,7 +60,10 @@ def no_credit_kept(stage: Stage) -> None:
 
 
 @host_check(
-    "CRED-7", broken="stops reading because one consumer is slow", source="nushell/nushell#6934, nushell/nushell#11911"
+    "CRED-7",
+    why="A slow terminal must not hold up the tests that run beside it.",
+    broken="stops reading because one consumer is slow",
+    source="nushell/nushell#6934, nushell/nushell#11911",
 )
 def stalled(stage: Stage) -> None:
     """A consumer that takes nothing holds up its own command only, and gets every byte later."""
@@ -61,7 +73,13 @@ def stalled(stage: Stage) -> None:
     played.succeeded(stdout_bytes=_STALL_BYTES)
 
 
-@host_check("CRED-6", part="flood", broken="keeps all of a command's output in memory")
+@host_check(
+    "CRED-6",
+    part="flood",
+    why="A build that prints gigabytes must not take the host's memory.",
+    broken="keeps all of a command's output in memory",
+    source="haiku.rag#623, agent-governance-toolkit#2303",
+)
 def flood(stage: Stage) -> None:
     """A command that writes 64 MiB, of which the caller keeps one, is counted to the last byte in bounded memory."""
     command = ("/bin/sh", "-c", f"yes 0123456789 | head -c {_FLOOD_BYTES}")

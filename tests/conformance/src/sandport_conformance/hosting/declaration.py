@@ -25,8 +25,9 @@ class HostCheck:
         also: Further requirements that cannot hold where this check fails.
         run: The check itself; returning is passing.
         title: One sentence: what a host does that passes.
+        why: Why the requirement exists.
         broken: What a host does that fails.
-        source: The public report of this fault, as `owner/repository#number`; empty where there is none.
+        source: The public report of this fault, as `project#number`; empty where there is none.
         record: Whether it reads the journals of all the others, and so runs last.
     """
 
@@ -35,6 +36,7 @@ class HostCheck:
     also: tuple[Requirement, ...]
     run: Run
     title: str
+    why: str
     broken: str
     source: str
     record: bool
@@ -52,6 +54,7 @@ HOST_CHECKS: dict[str, HostCheck] = {}
 def host_check(
     requirement_id: str,
     *,
+    why: str,
     broken: str,
     part: str = "",
     source: str = "",
@@ -62,9 +65,10 @@ def host_check(
 
     Args:
         requirement_id: The requirement of SPEC.md that it judges; it must bind hosts.
+        why: Why the requirement exists.
         broken: What a host does that fails.
         part: Tells several checks of one requirement apart.
-        source: A public report of this fault, as `owner/repository#number`; several are separated by commas.
+        source: A public report of this fault, as `project#number`; several are separated by commas.
         also: Further requirements that it shows.
         record: It starts nothing and reads what passed in all other checks.
 
@@ -86,6 +90,7 @@ def host_check(
             also=tuple(binding[1:]),
             run=run,
             title=title,
+            why=why,
             broken=broken,
             source=source,
             record=record,

@@ -14,6 +14,7 @@ _SPARE_S = 20.0
 @host_check(
     "HELLO-18",
     part="silent",
+    why="A provider that hangs at its start holds up whoever waits for a sandbox.",
     broken="waits for ever for a worker that does not greet",
     source="ElementsProject/lightning#4189, ElementsProject/lightning#2835",
     also=("LOG-3",),
@@ -30,6 +31,7 @@ def silent(stage: Stage) -> None:
 @host_check(
     "LOG-3",
     part="start",
+    why="Why a program did not start is in its last words; without them its author can only guess.",
     broken="says that the start failed, and not why",
     source="modelcontextprotocol/python-sdk#401",
 )
@@ -41,19 +43,33 @@ def broken_start(stage: Stage) -> None:
     expect(waited < stage.settings["startS"], f"the exit was seen at once by the kernel, by the host after {waited} s")
 
 
-@host_check("HELLO-19", part="version", broken="goes on with a version that it does not speak")
+@host_check(
+    "HELLO-19",
+    part="version",
+    why="Who of the two has to be updated is the first question; the error should answer it.",
+    broken="goes on with a version that it does not speak",
+)
 def version(stage: Stage) -> None:
     """A version that was not offered fails the start; the error names it, and the versions of the host."""
     stage.play("hellos:OtherVersion").failed("startFailed", "VersionMismatch", says=("99", "1"))
 
 
-@host_check("HELLO-19", part="schema", broken="crashes of a hello that does not fit the schema")
+@host_check(
+    "HELLO-19",
+    part="schema",
+    why="An author mends what is named.",
+    broken="crashes of a hello that does not fit the schema",
+)
 def schema(stage: Stage) -> None:
     """A hello that does not fit the schema fails the start; the error names the member."""
     stage.play("hellos:OddHello").failed(says=("supportedMethods",))
 
 
-@host_check("HELLO-17", broken="sends a method that was not advertised")
+@host_check(
+    "HELLO-17",
+    why="What a worker does not have must be told before anything is sent, and not by a fault in the middle of a run.",
+    broken="sends a method that was not advertised",
+)
 def not_advertised(stage: Stage) -> None:
     """A process is refused by the host itself where the worker has none."""
     played = stage.play("hellos:Plain", "--start", "--again")
@@ -62,7 +78,11 @@ def not_advertised(stage: Stage) -> None:
     played.succeeded("next")
 
 
-@host_check("HELLO-22", broken="takes one method of a group for the group")
+@host_check(
+    "HELLO-22",
+    why="A process that can be started and not ended is worse than none.",
+    broken="takes one method of a group for the group",
+)
 def half_a_group(stage: Stage) -> None:
     """A group that is advertised in part is not used."""
     played = stage.play("hellos:HalfAGroup", "--start", "--again")
@@ -71,7 +91,11 @@ def half_a_group(stage: Stage) -> None:
     played.succeeded("next")
 
 
-@host_check("HELLO-25", broken="sends initialized before it has read the hello")
+@host_check(
+    "HELLO-25",
+    why="A worker that is told to prepare before it has answered can take neither for granted.",
+    broken="sends initialized before it has read the hello",
+)
 def order(stage: Stage) -> None:
     """`initialized` comes after the result of the hello."""
     played = stage.ordinary

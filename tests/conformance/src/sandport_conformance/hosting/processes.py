@@ -13,14 +13,24 @@ _STOP_S = 40.0
 """All steps of a stop, with the host's own start, on a busy machine."""
 
 
-@host_check("PROC-20", part="session", broken="starts a worker in its own session or process group")
+@host_check(
+    "PROC-20",
+    part="session",
+    why="A Ctrl-C at the terminal goes to every process of the foreground group, and would end all workers at once.",
+    broken="starts a worker in its own session or process group",
+)
 def session(stage: Stage) -> None:
     """A worker leads a session of its own."""
     for start in stage.ordinary.starts:
         expect(start["session"] == start["pid"], f"the worker {start['pid']} is in session {start['session']}")
 
 
-@host_check("PROC-20", part="descriptors", broken="lets a worker inherit descriptors")
+@host_check(
+    "PROC-20",
+    part="descriptors",
+    why="A descriptor that leaks keeps files, locks and pipes open when the host is gone.",
+    broken="lets a worker inherit descriptors",
+)
 def descriptors(stage: Stage) -> None:
     """A worker has three pipes and no other descriptor."""
     for start in stage.ordinary.starts:
@@ -30,7 +40,13 @@ def descriptors(stage: Stage) -> None:
         expect(pipes, f"the worker's descriptors are no pipes: {start['descriptors']}")
 
 
-@host_check("PROC-20", part="environment", broken="hands its whole environment to a worker")
+@host_check(
+    "PROC-20",
+    part="environment",
+    why="A provider's code, and every library that it brings, could read the host's secrets.",
+    broken="hands its whole environment to a worker",
+    source="paperclip#11244",
+)
 def environment(stage: Stage) -> None:
     """A worker sees none of the host's own variables, and has a token."""
     for start in stage.ordinary.starts:
@@ -38,7 +54,11 @@ def environment(stage: Stage) -> None:
         expect(start["token"], "the worker has no SANDPORT_WORKER_TOKEN")
 
 
-@host_check("PROC-21", broken="waits for ever for a worker that does not end, or kills it without asking")
+@host_check(
+    "PROC-21",
+    why="Who is killed at once cannot clean up; who is waited for without end is never gone.",
+    broken="waits for ever for a worker that does not end, or kills it without asking",
+)
 def ladder(stage: Stage) -> None:
     """A worker that ends for nothing is told to shut down, gets the end of input and SIGTERM, and is killed."""
     played = stage.play("processes:Deaf", bound_s=_STOP_S)
@@ -54,20 +74,34 @@ def ladder(stage: Stage) -> None:
     expect(times == sorted(times), "the steps should be shutdown, the end of input, SIGTERM")
 
 
-@host_check("PROC-21", part="pipes", broken="waits for the end of pipes that a daemon holds")
+@host_check(
+    "PROC-21",
+    part="pipes",
+    why="A daemon that a worker left holds its pipes for ever; a host that waits for them hangs at its exit.",
+    broken="waits for the end of pipes that a daemon holds",
+)
 def pipes(stage: Stage) -> None:
     """A worker that has exited has ended, whoever holds its pipes."""
     played = stage.play("processes:LeavesADaemon", bound_s=_STOP_S)
     played.succeeded()
 
 
-@host_check("PROC-22", broken="ends a worker, and not what it started")
+@host_check(
+    "PROC-22",
+    why="What a worker leaves behind holds ports, files and a processor until the machine is started again.",
+    broken="ends a worker, and not what it started",
+)
 def group(stage: Stage) -> None:
     """Nothing in a worker's group lives after its stop."""
     stage.play("processes:LeavesAChild", bound_s=_STOP_S).succeeded()
 
 
-@host_check("PROC-22", part="crash", broken="forgets what a worker leaves that crashed")
+@host_check(
+    "PROC-22",
+    part="crash",
+    why="A crash leaves more behind than a stop, and nobody is there to tidy up but the host.",
+    broken="forgets what a worker leaves that crashed",
+)
 def group_of_a_crash(stage: Stage) -> None:
     """Nothing in a worker's group lives after its crash."""
     played = stage.play("processes:LeavesAChildAndCrashes", "--again", bound_s=_STOP_S)
@@ -77,6 +111,7 @@ def group_of_a_crash(stage: Stage) -> None:
 
 @host_check(
     "PROC-23",
+    why="A worker that is started again during the stop is an orphan a moment later.",
     broken="takes an exit during its own stop for a crash",
     source="microsoft/vscode-languageserver-node#597",
 )
@@ -90,6 +125,7 @@ def no_restart(stage: Stage) -> None:
 @host_check(
     "LOG-2",
     part="lines",
+    why="A worker that waits for room in its log does not answer, and a host that waits for the answer reads no log.",
     broken="does not drain the log while it waits for an answer, or loses lines",
     source="anthropics/claude-agent-sdk-python#103",
 )
@@ -102,7 +138,12 @@ def log_flood(stage: Stage) -> None:
     expect(told == LogFlood.count, f"the worker logged {LogFlood.count} lines, the host told {told}")
 
 
-@host_check("LOG-2", part="piece", broken="gathers a line of the log without bound")
+@host_check(
+    "LOG-2",
+    part="piece",
+    why="A line of log has no ceiling on the wire; memory has.",
+    broken="gathers a line of the log without bound",
+)
 def long_log_line(stage: Stage) -> None:
     """64 MiB of log without a line feed are taken in pieces."""
     played = stage.play("processes:LongLogLine", "--again", memory="long log line")

@@ -28,7 +28,12 @@ def _requests(received: list[Json]) -> list[Json]:
     return [entry for entry in received if entry["id"] is not None]
 
 
-@host_check("HELLO-1", broken="asks for something before it has greeted", record=True)
+@host_check(
+    "HELLO-1",
+    why="Before the hello neither side knows what the other understands.",
+    broken="asks for something before it has greeted",
+    record=True,
+)
 def hello_first(stage: Stage) -> None:
     """The first request of a connection is `initialize`."""
     for name, received in _sessions(stage):
@@ -36,7 +41,9 @@ def hello_first(stage: Stage) -> None:
         expect(first in ([], ["initialize"], ["shutdown"]), f"{name}: the first request is {first}")
 
 
-@host_check("MSG-14", broken="uses an id twice", record=True)
+@host_check(
+    "MSG-14", why="An answer to an id that was used twice could be either's.", broken="uses an id twice", record=True
+)
 def unique_ids(stage: Stage) -> None:
     """No id is used twice on a connection."""
     for name, received in _sessions(stage):
@@ -45,7 +52,12 @@ def unique_ids(stage: Stage) -> None:
         expect(not twice, f"{name}: ids were used twice: {sorted(map(str, twice))}")
 
 
-@host_check("MSG-21", broken="takes ids that a worker may lose digits of", record=True)
+@host_check(
+    "MSG-21",
+    why="Some languages read large numbers as doubles, and the answer comes back to another id.",
+    broken="takes ids that a worker may lose digits of",
+    record=True,
+)
 def counted_ids(stage: Stage) -> None:
     """Ids are integers that count up from 1."""
     for name, received in _sessions(stage):
@@ -54,7 +66,12 @@ def counted_ids(stage: Stage) -> None:
         expect(numbers and sorted(ids) == list(range(1, len(ids) + 1)), f"{name}: the ids are {ids[:20]}")
 
 
-@host_check("CANCEL-9", broken="cancels a request that it has not sent", record=True)
+@host_check(
+    "CANCEL-9",
+    why="A cancel that comes first cancels nothing, and the call then runs for nobody.",
+    broken="cancels a request that it has not sent",
+    record=True,
+)
 def cancel_after(stage: Stage) -> None:
     """A cancel comes after the request that it names."""
     for name, received in _sessions(stage):
@@ -66,7 +83,12 @@ def cancel_after(stage: Stage) -> None:
                 raise Failed(f"{name}: a cancel of {entry.get('target')!r} came before that request")
 
 
-@host_check("PING-6", broken="lets a ping overtake a request", record=True)
+@host_check(
+    "PING-6",
+    why="A pong that does not list a call says that it was lost; so the call must have been there before the ping.",
+    broken="lets a ping overtake a request",
+    record=True,
+)
 def ping_in_order(stage: Stage) -> None:
     """No ping comes before a request with a lower id."""
     for name, received in _sessions(stage):
@@ -78,7 +100,12 @@ def ping_in_order(stage: Stage) -> None:
                 highest = number
 
 
-@host_check("LEASE-12", broken="sends a sandbox id in a second create", record=True)
+@host_check(
+    "LEASE-12",
+    why="The id is how a lost create is found again; used twice, it finds the wrong one.",
+    broken="sends a sandbox id in a second create",
+    record=True,
+)
 def one_create(stage: Stage) -> None:
     """A sandbox id serves one create."""
     for played in stage.all_played:
@@ -86,7 +113,12 @@ def one_create(stage: Stage) -> None:
         expect(len(ids) == len(set(ids)), f"{played.impostor}: an id was sent in two creates: {ids}")
 
 
-@host_check("LEASE-13", broken="sends config and secrets with every call", record=True)
+@host_check(
+    "LEASE-13",
+    why="What a worker is not told it can neither log nor lose.",
+    broken="sends config and secrets with every call",
+    record=True,
+)
 def config_where_it_belongs(stage: Stage) -> None:
     """Config and secrets are sent where a sandbox is made, found or judged, and nowhere else."""
     given = False
