@@ -125,7 +125,10 @@ async def hosting(
 
 async def test_a_lease_and_its_commands_are_told_in_order_without_their_output(vendor: Vendor) -> None:
     seen = Witness()
-    async with hosting(vendor, seen) as host, host.lease("env", run="r", name="n", principal="ada") as sandbox:
+    async with (
+        hosting(vendor, seen) as host,
+        host.lease("env", run="r", name="n", principal="ada", work_item="w") as sandbox,
+    ):
         said = await sandbox.execute(["sh", "-c", SAYS_WORD], timeout_s=60)
         assert (said.stdout.data, said.exit_code) == (WORD.encode(), 3)
         assert (await sandbox.execute(shell="kill -9 $$", user=None)).signal == 9
@@ -146,7 +149,7 @@ async def test_a_lease_and_its_commands_are_told_in_order_without_their_output(v
     assert started.lease == ended.lease
     ids = started.lease
     assert (ids.lease_id, ids.sandbox_id, ids.provider, ids.environment) == (lease_id, sandbox_id, "fake", "env")
-    assert (ids.run, ids.name, ids.principal, ids.tenant) == ("r", "n", "ada", None)
+    assert (ids.run, ids.name, ids.principal, ids.work_item, ids.tenant) == ("r", "n", "ada", "w", None)
     assert (ended.reason, ended.confirmed) == ("its block is over", True)
     begins, ends = commands[::2], seen.ends()
     assert commands[1::2] == ends

@@ -77,7 +77,8 @@ class LeaseIds(Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     principal: str | None = None
     workspace: str | None = None
-    """The four are the embedder's own ids, as given to `Host.lease`."""
+    work_item: str | None = None
+    """The five are the embedder's own ids, as given to `Host.lease`."""
 
 
 class LeaseStartedEvent(Struct, frozen=True, kw_only=True):
@@ -168,7 +169,8 @@ class Action(Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     principal: str | None = None
     workspace: str | None = None
-    """The four: of the lease that is asked for, or is there. Who asks now is not among the arguments of the other
+    work_item: str | None = None
+    """The five: of the lease that is asked for, or is there. Who asks now is not among the arguments of the other
     verbs: a context variable of the caller's is seen by the authoriser."""
     config: Mapping[str, Any] | None = None
     """For `lease`: the provider's config as it would be sent, without secrets."""

@@ -370,6 +370,7 @@ class Host:
         tenant: str | None = None,
         principal: str | None = None,
         workspace: str | None = None,
+        work_item: str | None = None,
         workload: str | None = None,
         ttl_s: float = LEASE_S,
         egress: Egress | None = None,
@@ -383,7 +384,8 @@ class Host:
             environment: The name of a configured environment, or of a provider.
             config: Laid over the environment's config for the provider.
             env: Variables of every command, over the environment's.
-            run, tenant, principal, workspace: The embedder's own ids.
+            run, tenant, principal, workspace, work_item: The embedder's own ids: which execution, who pays, who acts,
+                which files, which task. Kept with the lease, told to hooks; each tenant has workers of its own.
             workload: What kind of work it is, for the provider.
             ttl_s: Seconds after which the sandbox ends by itself, where the provider can see to that.
             egress: The network that it may reach; enforced exactly, or the lease fails.
@@ -405,7 +407,13 @@ class Host:
             environment,
             config=config or {},
             env=env or {},
-            ids={"run": run, "tenant": tenant, "principal": principal, "workspace": workspace},
+            ids={
+                "run": run,
+                "tenant": tenant,
+                "principal": principal,
+                "workspace": workspace,
+                "work_item": work_item,
+            },
             workload=workload,
             ttl_s=ttl_s,
             egress=egress,

@@ -46,6 +46,11 @@ def lease_row(
         name=name,
         kept=kept,
         run="run-1",
+        tenant="tenant-1",
+        principal="principal-1",
+        workspace="workspace-1",
+        work_item="item-1",
+        workload="workload-1",
         env={"TEXT": "text", "BYTES": b"\xff\x00"},
     )
 

@@ -54,6 +54,7 @@ class LeaseFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     tenant: str | None
     principal: str | None
     workspace: str | None
+    work_item: str | None
     workload: str | None
     requested_at: str | None
     active_at: str | None
@@ -82,6 +83,7 @@ def facts_of(view: LeaseView) -> LeaseFacts:
         tenant=lease.tenant,
         principal=lease.principal,
         workspace=lease.workspace,
+        work_item=lease.work_item,
         workload=lease.workload,
         requested_at=iso(lease.requested_at_ms),
         active_at=iso(lease.active_at_ms),

@@ -19,6 +19,8 @@ from .listing import put_json, put_lines
 from .messages import unicode_text
 from .moments import iso, now_ms, span
 
+_IDS = ("run", "tenant", "principal", "workspace", "work_item", "workload")
+
 
 def show_one(which: str, *, as_json: bool) -> int:
     """Print everything about one lease; always 0."""
@@ -78,7 +80,7 @@ def _lines(found: LeaseView, known: dict[str, Process], now: int) -> list[str]:
         ("state", word(found) + (f" ({lease.reason})" if lease.reason else "")),
         ("provider", f"{sandbox.provider} {sandbox.provider_version}".strip()),
         ("environment", lease.environment),
-        *((label, getattr(lease, label) or "") for label in ("run", "tenant", "principal", "workspace", "workload")),
+        *((label.replace("_", " "), getattr(lease, label) or "") for label in _IDS),
         ("sandbox", f"{sandbox.id}, {sandbox.state}, generation {lease.generation} of {sandbox.generation}"),
         ("handle", sandbox.handle or ""),
         ("config", msgspec.json.format(sandbox.config, indent=0).decode()),

@@ -51,6 +51,7 @@ def ids_of(request: LeaseRequest) -> LeaseIds:
         tenant=request.tenant,
         principal=request.principal,
         workspace=request.workspace,
+        work_item=request.work_item,
     )
 
 
@@ -65,6 +66,7 @@ def leasing(request: LeaseRequest) -> Action:
         tenant=request.tenant,
         principal=request.principal,
         workspace=request.workspace,
+        work_item=request.work_item,
         config=codec.read_as(dict[str, Any], request.config),
         egress=request.egress,
         workload=request.workload,
@@ -87,6 +89,7 @@ def acting(verb: Verb, leased: Leased, *, reason: str | None = None, force: bool
         tenant=lease.tenant,
         principal=lease.principal,
         workspace=lease.workspace,
+        work_item=lease.work_item,
         workload=lease.workload,
         keep=lease.kept,
         reason=reason,
@@ -160,6 +163,7 @@ class LeaseEvents(LeaseWitness):
             tenant=request.tenant,
             principal=request.principal,
             workspace=request.workspace,
+            work_item=request.work_item,
             workload=request.workload,
             keep=True,
         )

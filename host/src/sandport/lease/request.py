@@ -33,6 +33,7 @@ class LeaseRequest(Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     principal: str | None = None
     workspace: str | None = None
+    work_item: str | None = None
 
 
 def asked_again(request: LeaseRequest) -> LeaseRequest:

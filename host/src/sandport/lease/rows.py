@@ -40,6 +40,7 @@ def lease_row(request: LeaseRequest, *, owner: str) -> LeaseRow:
         tenant=request.tenant,
         principal=request.principal,
         workspace=request.workspace,
+        work_item=request.work_item,
         workload=request.workload,
         env=request.env,
     )
@@ -64,6 +65,7 @@ def request_of(sandbox: SandboxRow, lease: LeaseRow) -> LeaseRequest:
         tenant=lease.tenant,
         principal=lease.principal,
         workspace=lease.workspace,
+        work_item=lease.work_item,
     )
 
 

@@ -87,6 +87,7 @@ class LeaseRow(Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     principal: str | None = None
     workspace: str | None = None
+    work_item: str | None = None
     workload: str | None = None
     env: dict[str, str | bytes] = {}
     """Variables for every command."""

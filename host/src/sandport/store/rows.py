@@ -88,6 +88,7 @@ def lease_values(row: LeaseRow, now_ms: int) -> Values:
         row.tenant,
         row.principal,
         row.workspace,
+        row.work_item,
         row.workload,
         _pack(row.env) if row.env else _EMPTY,
         now_ms,

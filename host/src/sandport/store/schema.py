@@ -104,5 +104,7 @@ _FIRST: Final = Migration(
     ),
 )
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST,)
+_WORK_ITEM: Final = Migration("the embedder's id of a task", ("ALTER TABLE lease ADD COLUMN work_item TEXT",))
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _WORK_ITEM)
 """All steps, the oldest first; the version of a store is how many of them it has taken."""
