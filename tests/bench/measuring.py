@@ -93,7 +93,32 @@ def _kinds() -> dict[str, Callable[[], Measured]]:
         "sandport files, command": sandport_files_by_command,
         "floor store": floor_store,
         "sandport store": sandport_store,
+        **_peers(),
     }
+
+
+def _peers() -> dict[str, Callable[[], Measured]]:
+    """Other libraries; these can be had in their own environment only."""
+
+    def peer_mcp() -> Measured:
+        from .peer_calls import PeerCalls
+        from .peers.mcp_client import McpClient
+
+        return PeerCalls(McpClient)
+
+    def peer_lsp() -> Measured:
+        from .peer_calls import PeerCalls
+        from .peers.lsp_client import LspClient
+
+        return PeerCalls(LspClient)
+
+    def peer_grpc() -> Measured:
+        from .peer_calls import PeerCalls
+        from .peers.grpc_client import GrpcClient
+
+        return PeerCalls(GrpcClient)
+
+    return {"peer mcp": peer_mcp, "peer python-lsp-jsonrpc": peer_lsp, "peer grpc.aio": peer_grpc}
 
 
 async def carry_out(measured: Measured) -> None:

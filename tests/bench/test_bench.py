@@ -99,7 +99,7 @@ def test_a_row_that_does_not_exist_is_refused() -> None:
 
 def test_the_results_name_neither_the_machine_nor_a_folder() -> None:
     machine = this_machine()
-    text = document(Record(lines=(), failures={}, values={}), machine, rounds=3, load_after=0.0)
+    text = document(Record(lines=(), failures={}, values={}), machine, rounds=3, load_after=0.0, peers="")
     assert str(machine) in text
     assert "/" not in str(machine)
 
