@@ -19,6 +19,7 @@ SHELL = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; else e
 TERMINAL = "xterm-256color"
 """What `TERM` says unless the caller knows better: nearly every terminal of today, in a browser too, is one."""
 Argument = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+"""A word of a command, or a path in a sandbox; bytes where it is no UTF-8."""
 
 
 class CommandLine(Struct, frozen=True, kw_only=True):

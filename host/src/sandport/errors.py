@@ -5,24 +5,32 @@ SandportError                        .retry: now | later | never      .dispatche
   UsageError                         nothing was started: the call or the configuration is wrong
     ConfigurationInvalid               sandport.toml, an option, or a provider's config
     ProviderUnknown                    no such provider is installed or configured
+    ProviderConflict                   two distributions install a provider of this name
     EnvironmentUnknown                 no such environment
     NameTaken                          another lease that has not ended has this name
     LeaseUnknown                       no lease has this id or name
+    HomeUnusable                       the folder for state cannot be used
     StoreUnusable                      the journal cannot be read or written
+      StoreTooNew                        a newer Sandport wrote it
+      StoreClosed                        its host is closed, or belongs to another process
   WorkerError                        the provider's process
     WorkerStartFailed                  it did not come up; carries its exit and the end of its log
     WorkerCrashed                      it ended while in use; one report shared by all calls that were open
     WorkerWedged                       it lives and does not answer
   DeadlineExceeded                   the host's own limit for this call passed
   CallCancelled                      the caller cancelled, and the worker said what became of it
-  SyncError                          files: sandport.sync.errors draws its branch
   LeaseLost                          this lease cannot be used any more
   NotAuthorised                      the embedder's authoriser refuses; nothing was written down, nothing was sent
   InUse                              another process uses the lease; it was left alone
   Stale                              a row of the journal is not what it was taken for; nothing was changed
-  WireError                          what a provider answered: one class for each condition, see
-                                     sandport_protocol.errors (SandboxLost, CommandNotFound, QuotaExceeded, ...)
+  SyncError                          files: a copy did not do all that was asked
+    PathOutsideRootError, SourceMissingError, SpaceExhaustedError, SyncCancelledError, TargetBusyError, TooLargeError,
+    TreeMovedError, UnsafeTargetError
+  WireError                          what a provider answered: one class for each condition
+    ... SandboxLost, CommandNotFound, QuotaExceeded, ConfigInvalid, NotSupported, Unavailable, ...
 ```
+
+`host/REFERENCE.md` has all of them, with what to do on each.
 
 A result is never an error in disguise and an error never a result: exit codes belong to programs only.
 """
@@ -68,7 +76,20 @@ from sandport_protocol.errors import (
 from .worker.report import CrashReport
 
 if TYPE_CHECKING:
-    from .store.errors import InUse, LeaseUnknown, NameTaken, Stale, StoreUnusable
+    from .discovery import ProviderConflict
+    from .home import HomeUnusable
+    from .store.errors import InUse, LeaseUnknown, NameTaken, Stale, StoreClosed, StoreTooNew, StoreUnusable
+    from .sync.errors import (
+        PathOutsideRootError,
+        SourceMissingError,
+        SpaceExhaustedError,
+        SyncCancelledError,
+        SyncError,
+        TargetBusyError,
+        TooLargeError,
+        TreeMovedError,
+        UnsafeTargetError,
+    )
 
 __all__ = [
     "AuthenticationFailed",
@@ -80,6 +101,7 @@ __all__ = [
     "ConfigurationInvalid",
     "DeadlineExceeded",
     "EnvironmentUnknown",
+    "HomeUnusable",
     "Internal",
     "InUse",
     "InvalidParams",
@@ -98,18 +120,30 @@ __all__ = [
     "ParseFailed",
     "PathNotFound",
     "PathOutsideRoot",
+    "PathOutsideRootError",
     "PathRefused",
     "ProcessNotFound",
     "ProtocolViolation",
+    "ProviderConflict",
     "ProviderUnknown",
     "QuotaExceeded",
     "RateLimited",
     "SandboxLost",
     "SandportError",
+    "SourceMissingError",
+    "SpaceExhaustedError",
     "Stale",
+    "StoreClosed",
+    "StoreTooNew",
     "StoreUnusable",
+    "SyncCancelledError",
+    "SyncError",
+    "TargetBusyError",
     "TooLarge",
+    "TooLargeError",
+    "TreeMovedError",
     "Unavailable",
+    "UnsafeTargetError",
     "UsageError",
     "VersionMismatch",
     "WireError",
@@ -184,13 +218,33 @@ class NotAuthorised(SandportError):
     """
 
 
-_OF_THE_STORE = frozenset({"InUse", "LeaseUnknown", "NameTaken", "Stale", "StoreUnusable"})
+_HOMES = {
+    "sandport.discovery": frozenset({"ProviderConflict"}),
+    "sandport.home": frozenset({"HomeUnusable"}),
+    "sandport.store.errors": frozenset(
+        {"InUse", "LeaseUnknown", "NameTaken", "Stale", "StoreClosed", "StoreTooNew", "StoreUnusable"}
+    ),
+    "sandport.sync.errors": frozenset(
+        {
+            "PathOutsideRootError",
+            "SourceMissingError",
+            "SpaceExhaustedError",
+            "SyncCancelledError",
+            "SyncError",
+            "TargetBusyError",
+            "TooLargeError",
+            "TreeMovedError",
+            "UnsafeTargetError",
+        }
+    ),
+}
 
 
 def __getattr__(name: str) -> Any:
-    # They carry rows, whose module builds on this one.
-    if name not in _OF_THE_STORE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .store import errors
+    # Their modules build on this one, and carry what few programs need.
+    import importlib
 
-    return getattr(errors, name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(home), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .transfer.shell import Commands
 
 OnProgress = Callable[["SyncProgress"], None]
+"""Told how far a copy is, from another thread."""
 READ_BYTES = 64 * 1024 * 1024
 """How much `read_bytes` takes unless the caller says otherwise; it is all in memory at once."""
 _T = TypeVar("_T")

@@ -48,6 +48,21 @@ from msgspec import Struct
 from sandport_protocol.errors import Dispatched
 from sandport_protocol.v1 import Egress, Ended
 
+__all__ = [
+    "PATIENCE_S",
+    "WAITING",
+    "Action",
+    "CommandEndedEvent",
+    "CommandStartedEvent",
+    "LeaseEndedEvent",
+    "LeaseIds",
+    "LeaseLostEvent",
+    "LeaseStartedEvent",
+    "Specs",
+    "Verb",
+    "hookimpl",
+]
+
 PROJECT: Final = "sandport"
 hookimpl = pluggy.HookimplMarker(PROJECT)
 """Marks a function of a plugin as the implementation of the hook whose name it has."""

@@ -69,7 +69,9 @@ class ProviderFacts(Struct, frozen=True, kw_only=True):
     """What a provider says of itself, and what it was not given."""
 
     name: str
+    """As in `lease`."""
     hello: InitializeResult
+    """Versions, methods and abilities, as its worker declared them."""
     withheld: tuple[str, ...]
     """Variables that it reads, this process has, and its worker did not get."""
 
@@ -250,6 +252,9 @@ class Host:
         Raises:
             ProviderUnknown, ProviderConflict: There is none of this name, or more than one.
             WorkerStartFailed: It does not come up; the message has the end of its log.
+
+        Repeat: answers from the same worker while it lives.
+        Cancel: the worker, once it is asked for, comes up all the same and ends with the host.
         """
         worker = await self._supervisor(provider).worker()
         return ProviderFacts(
@@ -477,6 +482,7 @@ class Host:
             NotAuthorised: A plugin refuses; nothing was changed.
 
         Repeat: confirms again.
+        Cancel: goes on to the end, bounded; the cancel is raised then.
         """
         lease = await self._authorised("end", lease, reason=reason, force=force)
         return await finished(self._book.end(lease, reason=reason, force=force))
@@ -492,11 +498,18 @@ class Host:
 
         Returns:
             What came of each; empty where nothing waits.
+
+        Repeat: tries what is left again.
+        Cancel: what is under way goes on, bounded; the rest is left to the next look.
         """
         return await self._book.sweep(ahead_s=math.inf if everything else 0.0, on_done=on_done)
 
     async def find_unknown(self) -> Found:
-        """Ask the vendors for sandboxes of this store of which no row knows; nothing is ended."""
+        """Ask the vendors for sandboxes of this store of which no row knows; nothing is ended.
+
+        Repeat: asks again.
+        Cancel: nothing has happened.
+        """
         accounts = [Account(name, None, b"{}") for name in self.provider_names()]
         accounts += [
             Account(stored.provider, None, codec.encode(stored.config))
@@ -511,6 +524,8 @@ class Host:
 
         Raises:
             NotAuthorised: A plugin refuses; nothing was asked of the provider.
+
+        Repeat: confirms again.
         """
         if self._plugins is not None:
             from .hooks import Action

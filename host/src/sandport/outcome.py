@@ -26,6 +26,7 @@ class Captured(Struct, frozen=True, kw_only=True):
     total_bytes: int = 0
     """Everything that the command wrote, kept or not."""
     dropped_bytes: int = 0
+    """Of them, what is kept in neither `data` nor `tail`."""
     untaken_bytes: int = 0
     """Of the dropped ones: never handed on, because the consumer stalled beyond the command's time-out."""
     end: StreamEnd = "seen"
@@ -52,15 +53,19 @@ class Outcome(Struct, frozen=True, kw_only=True):
     exit_code: int | None
     """The program's own code; None unless it exited by itself."""
     signal: int | None = None
+    """The signal that ended it; None unless one did."""
     core_dumped: bool = False
+    """It left a core dump, where the provider can tell."""
     tree: Tree | None = None
     """What a kill reached: `gone` is proven, `signalled` and `unreachable` are not; None where nothing was killed."""
     stdout: Captured = Captured()
+    """What it wrote there; with a terminal, everything."""
     stderr: Captured = Captured()
-    """With a terminal everything is in `stdout`."""
+    """What it wrote there; nothing with a terminal."""
     duration_s: float = 0.0
     """Measured where the command ran, from its start to its end."""
     notes: tuple[str, ...] = ()
+    """For a person: what the provider or the host remarked, as a time-out that was not kept."""
 
     @property
     def ok(self) -> bool:

@@ -202,15 +202,34 @@ class Process:
         return self._call is not None and not self._call.future.done()
 
     async def signal(self, number: int) -> bool:
-        """Send a signal to the group that was made for it; False where it had ended."""
+        """Send a signal to the group that was made for it; False where it had ended.
+
+        Args:
+            number: As in the standard library's `signal`: `signal.SIGTERM`, 15.
+
+        Raises:
+            SandportError: The sandbox or its worker failed; with `dispatched` `unknown` it may have been sent.
+
+        Repeat: sends it again.
+        """
         return await self._signal(signal=number)
 
     async def kill(self) -> bool:
-        """End it and all that it started; what that reached is in the outcome's `tree`."""
+        """End it and all that it started; what that reached is in the outcome's `tree`. False where it had ended.
+
+        Raises:
+            SandportError: The sandbox or its worker failed; the end of the block, or of the sandbox, tries again.
+
+        Repeat: False, once it has ended.
+        """
         return await self._signal(kill=True)
 
     async def resize(self, columns: int, rows: int) -> bool:
-        """Change the size of its terminal, in characters."""
+        """Change the size of its terminal, in characters; False where it had ended.
+
+        Raises:
+            SandportError: It has no terminal, or the sandbox or its worker failed.
+        """
         return await self._signal(resize=PtySize(columns=columns, rows=rows))
 
     async def _signal(self, *, signal: int | None = None, kill: bool = False, resize: PtySize | None = None) -> bool:

@@ -68,6 +68,7 @@ INLINE_STDIN_BYTES = 1024 * 1024
 _LATE_S = 1.0
 """A command that ended by itself so long after its time-out was not held to it."""
 OnOutput = Callable[[StreamName, bytes], Awaitable[None] | None]
+"""Given each piece of output, with the stream that it is from; awaited where it returns an awaitable."""
 _STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
 
 
@@ -95,6 +96,7 @@ class Sandbox:
         id: The sandbox id, which is also on the vendor's resource.
         lease_id: The lease's, by which it is found again where it is kept.
         lease: What the provider answered at the acquire.
+        provider: The name of the provider that it is from.
         ref: Which generation of it is leased.
         attachment: The sandbox at its provider's workers, for the host's own use.
         witness: Told of commands and processes, likewise.
@@ -465,8 +467,8 @@ class Sandbox:
             What was written, and what was left out and why.
 
         Raises:
-            SyncError: The message names the path and what to do; what is in place is whole. Its kinds: SourceMissing,
-                TargetBusy, PathOutsideRoot, SpaceExhausted and others, see `sandport.sync.errors`.
+            SyncError: The message names the path and what to do; what is in place is whole. Its kinds:
+                SourceMissingError, TargetBusyError, SpaceExhaustedError and others, see `sandport.errors`.
             PathOutsideRoot: `remote` is absolute and not below the working directory.
             SandportError: The sandbox or its worker failed.
             ValueError: The options make no sense together.
@@ -516,8 +518,8 @@ class Sandbox:
             What was written; links that lead out of the tree are in `refused` and were not.
 
         Raises:
-            SyncError: As `sync_in`; SourceMissing where there is nothing at `remote`, TooLarge past a ceiling,
-                UnsafeTarget where `delete` is refused.
+            SyncError: As `sync_in`; SourceMissingError where there is nothing at `remote`, TooLargeError past a
+                ceiling, UnsafeTargetError where `delete` is refused.
             PathOutsideRoot: `remote` is absolute and not below the working directory.
             SandportError: The sandbox or its worker failed.
             ValueError: The options make no sense together.
@@ -546,8 +548,8 @@ class Sandbox:
             max_bytes: How much is taken at most; 64 MiB by default.
 
         Raises:
-            SyncError: SourceMissing where there is nothing, TooLarge where it is larger, or it is a directory or
-                cannot be read.
+            SyncError: SourceMissingError where there is nothing, TooLargeError where it is larger, or it is a
+                directory or cannot be read.
             SandportError: The sandbox or its worker failed.
 
         Repeat: reads again.
@@ -564,7 +566,7 @@ class Sandbox:
             mode: Its permission bits, which are never wider on the way.
 
         Raises:
-            SyncError: TargetBusy where a directory has that name, and others; the file is as it was.
+            SyncError: TargetBusyError where a directory has that name, and others; the file is as it was.
             SandportError: The sandbox or its worker failed.
 
         Repeat: writes it again.

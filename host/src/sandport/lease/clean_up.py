@@ -55,7 +55,9 @@ class Attempted(Struct, frozen=True):
     sandbox_id: str
     provider: str
     end: End
+    """`gone`: confirmed. `later`: tried, and due again. `not ours`: another process is at it, or did it."""
     detail: str = ""
+    """For a person: what was done, or why it is not confirmed."""
 
 
 WorkersOf = Callable[[str, str | None], Workers]

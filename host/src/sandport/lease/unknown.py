@@ -44,6 +44,7 @@ class Unknown(Struct, frozen=True, kw_only=True):
     account: Account
     created_at_ms: int | None = None
     expires_at_ms: int | None = None
+    """Unix milliseconds, as its vendor says; None where it does not."""
 
 
 class Unasked(Struct, frozen=True):
@@ -57,7 +58,9 @@ class Found(Struct, frozen=True):
     """What all vendors together said."""
 
     unknown: tuple[Unknown, ...] = ()
+    """For `Host.end_unknown`, one by one."""
     unasked: tuple[Unasked, ...] = ()
+    """Who may have more."""
 
 
 async def find_unknown(
