@@ -466,7 +466,6 @@ def test_where_it_cannot_be_had_prefer_goes_without_and_says_so_and_nothing_else
         ({"isolation": "require"}, None, "config.isolation"),
         ({"isolation": "prefer"}, {"mode": "none"}, "egress.mode"),
         ({"isolation": "prefer", "pids": 10}, None, "config.pids"),
-        ({"isolation": "none", "open_files": 100}, None, "config.open_files"),
     ):
         more = {} if egress is None else {"egress": egress}
         asked = barred.begin("acquireLease", sandboxId=f"sp{'a' * 26}", ttlMs=60_000, config=config, **more)

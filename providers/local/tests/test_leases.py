@@ -91,6 +91,19 @@ async def test_an_unknown_key_of_the_config_is_named(host: HostInMemory) -> None
     assert "isolation" in caught.value.message
 
 
+@pytest.mark.parametrize("limit", ["memory_bytes", "pids", "cpus", "open_files"])
+async def test_a_limit_without_isolation_is_wrong_before_a_sandbox_is_asked_for(
+    host: HostInMemory, state_dir: Path, limit: str
+) -> None:
+    """A config that is called valid and refused at the lease (smithers#738 is its kind)."""
+    config = Raw(json.dumps({"isolation": "none", limit: 64 << 20 if limit == "memory_bytes" else 100}).encode())
+    said = await host.call("validateConfig", types.ValidateConfigParams(config=config))
+    assert [(issue.field, "isolation" in issue.message) for issue in said.issues] == [(f"config.{limit}", True)]
+    with pytest.raises(errors.ConfigInvalid):
+        await host.call("acquireLease", types.AcquireLeaseParams(sandbox_id=new_id(), ttl_ms=60_000, config=config))
+    assert entries(state_dir) == []
+
+
 async def test_an_id_serves_one_create(lease: Lease) -> None:
     with pytest.raises(errors.InvalidParams) as caught:
         await lease.host.call("acquireLease", types.AcquireLeaseParams(sandbox_id=lease.id, ttl_ms=60_000))

@@ -47,14 +47,20 @@ class LocalConfig(Config, frozen=True, kw_only=True):
         return tuple(name for name in ("memory_bytes", "pids", "cpus", "open_files") if getattr(self, name) is not None)
 
     def check(self, state_dir: Path) -> None:
-        """Refuse what must not be shown to a sandbox.
+        """Refuse what contradicts itself, and what must not be shown to a sandbox.
 
         Args:
             state_dir: Where this provider keeps its sandboxes, below the host's own state.
 
         Raises:
-            ConfigInvalid: A path of `expose` is refused.
+            ConfigInvalid: A limit without isolation, or a path of `expose` that is refused.
         """
+        if self.isolation == "none" and self.limits:
+            field = f"config.{self.limits[0]}"
+            raise errors.ConfigInvalid(
+                f'{field}: a limit cannot be kept with isolation = "none"; leave one of the two out',
+                detail=errors.Detail(field=field),
+            )
         for number, path in enumerate(self.expose):
             if (why := refusal(path, homes=_homes(), state_dir=state_dir)) is not None:
                 raise errors.ConfigInvalid(
