@@ -1,19 +1,26 @@
 """A host that is broken on purpose: it proves that each check of `sandport-conformance host` can fail.
 
 It believes any result, reads without bound, ends nothing by force, hands its environment and its session to its worker,
-reads no log, sends a command again whose worker is gone, and waits for an answer until its alarm rings. With `--hasty`
+reads no log, sends a command again whose worker is gone, unpacks what comes as it comes, and waits for an answer until
+its alarm rings. With `--hasty`
 before the kit's words the alarm rings early instead.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
+from pathlib import Path
 from typing import Any, NoReturn
 
 Json = dict[str, Any]
@@ -94,7 +101,57 @@ class Careless:
             answer = self.request(_WORK_ID, "execute", {**command, "live": True})
         if "--stall" in words:
             time.sleep(2 * _PATIENCE_S)
-        return told(answer.get("result", {}), answer.get("error"), len(self.output))
+        answered = told(answer.get("result", {}), answer.get("error"), len(self.output))
+        if "--send" in words:
+            answered["sent"] = self.send_files(Path(words[words.index("--send") + 1]))
+        if "--fetch" in words:
+            answered["fetched"] = self.fetch_files(Path(words[words.index("--fetch") + 1]))
+        return answered
+
+    def meet(self, request_id: int, method: str, path: str) -> socket.socket:
+        """The worker's connection, to a socket that stands where everybody's temporary files are."""
+        place = os.path.join(tempfile.gettempdir(), f"careless-{os.getpid()}-{request_id}")
+        listener = socket.socket(socket.AF_UNIX)
+        os.chdir(os.path.dirname(place))
+        listener.bind(os.path.basename(place))  # which may be longer than a worker can take
+        listener.listen()
+        params = {"sandboxId": _SANDBOX, "socket": place, "path": path}
+        self.send({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
+        try:
+            return listener.accept()[0]
+        finally:
+            os.unlink(place)
+
+    def send_files(self, tree: Path) -> Json:
+        """Every file under the name that it has here, and no directory."""
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w") as archive:
+            for path in filter(Path.is_file, tree.rglob("*")):
+                member = archive.gettarinfo(path)
+                member.name = str(path)
+                archive.addfile(member, io.BytesIO(path.read_bytes()))
+        with self.meet(20, "syncIn", "sent") as connection, contextlib.suppress(BrokenPipeError):
+            connection.sendall(data.getvalue())
+        self.answer()
+        return {"error": None}
+
+    def fetch_files(self, target: Path) -> Json:
+        """Whatever comes, as it comes, wherever it says."""
+        target.mkdir()
+        with self.meet(21, "syncOut", "made") as connection, connection.makefile("rb") as stream:
+            data = stream.read()
+        self.answer()
+        with tarfile.open(fileobj=io.BytesIO(data + bytes(1 << 16))) as archive:
+            for member in archive:
+                path = target / member.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if member.issym():
+                    path.symlink_to(member.linkname)
+                elif member.islnk():
+                    path.hardlink_to(target / member.linkname)
+                elif found := archive.extractfile(member):
+                    path.write_bytes(found.read())
+        return {"error": None}
 
     def close(self) -> None:
         """Wait for the end of the pipe."""

@@ -132,6 +132,15 @@ class Adapter:
         go_on.set()
         return {**await slow, "beside": beside}
 
+    async def transfers(self, sandbox: Sandbox, which: str) -> dict[str, Any]:
+        """Files into the sandbox, or out of it, where the kit asks for that."""
+        options = self.options
+        if which == "sent" and options.send:
+            return {"sent": await told(_without_result(sandbox.sync_in(options.send, "sent")))}
+        if which == "fetched" and options.fetch:
+            return {"fetched": await told(_without_result(sandbox.sync_out("made", options.fetch)))}
+        return {}
+
     async def first(self) -> dict[str, Any]:
         """The command in the way that the options say."""
         options = self.options
@@ -140,6 +149,7 @@ class Adapter:
         async def in_lease() -> Outcome:
             nonlocal answer
             async with self.lease() as sandbox:
+                moved = await self.transfers(sandbox, "sent")
                 if options.stall:
                     answer = await self.stalled(sandbox)
                 elif options.start:
@@ -149,6 +159,7 @@ class Adapter:
                         *(told(self.execute(sandbox)) for _ in range(options.parallel))
                     )
                     answer["others"] = others
+                answer = {**answer, **moved, **await self.transfers(sandbox, "fetched")}
                 await asyncio.sleep(options.linger)
             return _NONE
 
@@ -168,6 +179,12 @@ class Adapter:
 _NONE = Outcome(ended="exited", exit_code=None)
 
 
+async def _without_result(work: Awaitable[object]) -> Outcome:
+    """Work of which only the error is told."""
+    await work
+    return _NONE
+
+
 def parsed(arguments: list[str]) -> argparse.Namespace:
     """The words of the kit."""
     parser = argparse.ArgumentParser()
@@ -180,6 +197,8 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--start", action="store_true")
     parser.add_argument("--stall", action="store_true")
+    parser.add_argument("--send")
+    parser.add_argument("--fetch")
     parser.add_argument("argv", nargs="+")
     return parser.parse_args(arguments)
 

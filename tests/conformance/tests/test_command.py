@@ -48,7 +48,10 @@ def test_a_worker_that_cannot_be_started_ends_with_3_and_says_why(capsys: pytest
     ("arguments", "message"),
     [
         (["run"], "there is no worker command; it comes after `--`"),
-        (["run", "--", "no-such-program"], "there is no program 'no-such-program'"),
+        (["run", "--", "no-such-program"], "there is no program 'no-such-program' on PATH"),
+        (["run", "--", "./no-such-file"], "there is no program './no-such-file': no such file"),
+        (["run", "--", "/"], "'/' is a directory"),
+        (["run", "--", __file__], "is not executable: run chmod +x"),
         (["run", "--level", "L9", "--", "true"], "there is no level 'L9'"),
         (["run", "--only", "FRAM-2", "--", "true"], "there is no check 'FRAM-2'; did you mean FRAME-2"),
         (["run", "--config", "/no/such.toml", "--", "true"], "/no/such.toml"),

@@ -13,13 +13,22 @@ from sandport_conformance.host import HostReport, judge_host
 from sandport_conformance.hosting import hostile
 from sandport_conformance.hosting.declaration import every_host_check, host_check
 from sandport_conformance.hosting.played import Measured
-from sandport_conformance.outcomes import Failed
+from sandport_conformance.outcomes import Failed, Outcome
 from sandport_conformance.times import Times, measure
 
 KIT = Path(__file__).resolve().parents[1]
 OURS = (sys.executable, str(KIT / "adapters/sandport_host.py"))
 CARELESS = (sys.executable, str(KIT / "adapters/careless_host.py"))
-SAMPLE = ("FRAME-15/endless", "CRED-6/flood", "CMD-20/low", "PROC-22", "PROC-20/environment")
+SAMPLE = (
+    "FRAME-15/endless",
+    "CRED-6/flood",
+    "CMD-20/low",
+    "PROC-22",
+    "PROC-20/environment",
+    "SYNC-34",
+    "SYNC-35/links",
+    "SYNC-36",
+)
 """What the careless host is judged by here, beside every fourth of the others: all of them take minutes, for most of
 what it does wrong is to wait. The whole is one command, which HOSTS.md gives."""
 
@@ -49,6 +58,9 @@ def test_a_careless_host_fails_every_check_but_the_one_that_asks_for_patience() 
     assert "there should have been an error" in failed["CMD-20/low"]
     assert "there still ran" in failed["PROC-22"]
     assert "AWS_SECRET_ACCESS_KEY" in failed["PROC-20/environment"]
+    assert "in a folder of mode" in failed["SYNC-34"]
+    assert "escaped-through-a-link" in failed["SYNC-35/links"]
+    assert "the absolute name" in failed["SYNC-36"]
     assert report.exit_code == 1
 
 
@@ -93,6 +105,17 @@ def test_a_host_that_hangs_or_says_nothing_fails_and_is_no_fault_of_the_kit() ->
     assert reasons(silent)["MSG-15"].startswith("the host gave no answer (exit code 0)")
     hangs = judge_host(("/bin/sh", "-c", "exec sleep 600"), only=["MSG-15"], times=Times(factor=0.02))
     assert "was killed" in reasons(hangs)["MSG-15"]
+
+
+def test_a_host_that_moves_no_files_is_not_judged_by_them_and_is_not_conformant_by_that(tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.write_text('#!/bin/sh\necho \'{"unsupported": "--send"}\'\n', encoding="utf-8")
+    adapter.chmod(0o755)
+    report = judge_host((str(adapter),), only=["SYNC-34", "SYNC-36"], times=Times())
+    assert {result.outcome for result in report.results} == {Outcome.NOT_APPLICABLE}
+    assert "has nothing for --send" in report.results[0].reason
+    assert (report.exit_code, report.failed) == (1, ())
+    assert "0/0 checks pass, 3 n/a" in report.summary
 
 
 def test_a_name_that_fits_no_check_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

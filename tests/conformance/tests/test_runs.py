@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from sandport_conformance.outcomes import Failed, Misuse, NotStarted, Outcome, S
 from sandport_conformance.processes import running
 from sandport_conformance.report import ExitCode, Report, Verdict
 from sandport_conformance.run import Run, judge
+from sandport_conformance.times import Times
 from tests.conformance.tests import specimens
 from tests.conformance.tests.conftest import HEALTHY_COMMAND, TIMES, a_check, python, settings
 
@@ -224,8 +226,9 @@ def test_a_known_failure_of_no_check_is_refused() -> None:
     ("command", "reason"),
     [
         (("/no/such/program",), "cannot be run"),
-        (python("sys.exit('no licence')"), "ended with exit code 1.*no licence"),
-        (python("print('usage: me')"), "ended with exit code 0"),
+        (python("sys.exit('no licence')"), "(?s)ended with exit code 1.*no licence.*next: start it as the kit does"),
+        (python("print('usage: me')"), "(?s)ended with exit code 0.*'usage: me'.*does the command reach its"),
+        (python("sys.stdin.readline(); sys.exit(0)"), "(?s)exit code 0.*Ask it by hand: echo .*ping.* | "),
         (specimens.command(specimens.RefusesTheHello), "refuses the hello: InvalidParams"),
     ],
 )
@@ -235,6 +238,37 @@ def test_a_worker_that_cannot_be_started_is_not_judged(command: tuple[str, ...],
     assert report.results == ()
     with pytest.raises(NotStarted, match=reason):
         raise NotStarted(report.not_started)
+
+
+def test_a_program_without_an_interpreter_is_told_what_it_lacks(tmp_path: Path) -> None:
+    script = tmp_path / "worker"
+    script.write_text("exec cat\n", encoding="utf-8")
+    script.chmod(0o755)
+    report = judge((str(script),), settings=settings(), level="L0", times=TIMES)
+    assert report.exit_code is ExitCode.NOT_STARTED
+    assert "does its first line name its interpreter" in report.not_started
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("print('got a line', flush=True); sys.stdin.read()", "(?s)it wrote on stdout: b'got a line'.*print to stderr"),
+        ("print('bad day', file=sys.stderr); sys.stdin.read()", "(?s)of its stderr: bad day.*flush each line"),
+    ],
+)
+def test_a_worker_that_never_answers_is_told_what_it_said_instead(code: str, advice: str) -> None:
+    report = judge(python(code), settings=settings(), level="L0", times=Times(factor=0.1))
+    assert report.exit_code is ExitCode.NOT_STARTED
+    assert re.search(advice, report.not_started)
+
+
+def test_a_banner_before_the_hello_only_warns() -> None:
+    """bazelbuild/rules_java#158 (F03): a runtime's own words before the first message are tolerated."""
+    command = ("/bin/sh", "-c", 'echo "my runtime 1.0"; exec "$@"', "sh", *HEALTHY_COMMAND)
+    asked = ["FRAME-1", "FRAME-11", "HELLO-15", "HELLO-21", "PROC-1/record"]
+    report = judge(command, settings=settings(), only=asked, seed=1, times=TIMES)
+    assert [result.id for result in report.results if result.verdict is Verdict.WARNING] == ["HELLO-15/silence"]
+    assert report.conformant, report.summary
 
 
 def test_a_log_of_eight_megabytes_before_the_hello_does_not_stop_the_run() -> None:

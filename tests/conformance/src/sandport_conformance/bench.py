@@ -20,6 +20,7 @@ from .sandbox import Sandbox
 from .schema import Json
 from .session import PROTOCOL_VERSION, Session, show_error
 from .settings import Settings
+from .start_advice import told
 from .times import Times
 from .worker import WorkerProcess
 
@@ -104,8 +105,9 @@ class Bench:
             request_id = session.request("initialize", session.offered)
             answer = session.answer(request_id, timeout_s=self.times.start_s)
         except Failed as failure:
+            reason = told(session, failure)
             self.close(session)
-            raise NotStarted(str(failure)) from failure
+            raise NotStarted(reason) from failure
         if "result" not in answer.body:
             self.close(session)
             raise NotStarted(f"the worker refuses the hello: {show_error(answer.body['error'])}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +23,21 @@ def resolve(command: Sequence[str]) -> tuple[str, ...]:
         raise Misuse("there is no worker command; it comes after `--`")
     program = shutil.which(command[0])
     if program is None:
-        raise Misuse(f"there is no program {command[0]!r}")
+        raise Misuse(_why_no_program(command[0]))
     return (str(Path(program).absolute()), *(_absolute(argument) for argument in command[1:]))
+
+
+def _why_no_program(name: str) -> str:
+    path = Path(name)
+    if path.is_dir():
+        return f"{name!r} is a directory and no program"
+    if path.is_file() and "/" in name:
+        return f"{name!r} is not executable: run chmod +x {shlex.quote(name)}, or name its interpreter before it"
+    if path.is_file():
+        return f"there is no program {name!r} on PATH; for the file of that name in this directory write ./{name}"
+    if "/" in name:
+        return f"there is no program {name!r}: no such file"
+    return f"there is no program {name!r} on PATH"
 
 
 def _absolute(argument: str) -> str:

@@ -21,7 +21,7 @@ from .hosting.declaration import HostCheck, every_host_check
 from .hosting.hostile import table
 from .hosting.played import Measured
 from .hosting.stage import Stage
-from .outcomes import Failed, Misuse, Outcome, Severity
+from .outcomes import Failed, Misuse, NotApplicable, Outcome, Severity
 from .requirements import requirements
 from .times import Times, measure
 
@@ -50,6 +50,11 @@ class HostReport:
     faults: dict[str, str] = field(default_factory=dict)
 
     @property
+    def applied(self) -> tuple[HostResult, ...]:
+        """Checks that had something to judge."""
+        return tuple(result for result in self.results if result.outcome is not Outcome.NOT_APPLICABLE)
+
+    @property
     def failed(self) -> tuple[HostResult, ...]:
         """Checks that failed, MUST or SHOULD."""
         return tuple(result for result in self.results if result.outcome is Outcome.FAIL)
@@ -59,17 +64,19 @@ class HostReport:
         """0 conformant, 1 not, 4 for a fault of the kit."""
         if self.faults:
             return 4
-        return int(not self.results or any(result.check.severity is Severity.MUST for result in self.failed))
+        return int(not self.applied or any(result.check.severity is Severity.MUST for result in self.failed))
 
     @property
     def summary(self) -> str:
         """One line with all counts."""
-        judged = {one.id for result in self.results for one in (result.check.requirement, *result.check.also)}
+        applied = self.applied
+        judged = {one.id for result in applied for one in (result.check.requirement, *result.check.also)}
         bound = [one.id for one in requirements().values() if one.binds in ("host", "both") and one.level != "-"]
         passed = sum(result.outcome is Outcome.PASS for result in self.results)
         word = {0: "conformant", 1: "not conformant", 4: "a fault of the kit"}[self.exit_code]
         return (
-            f"host {word}, {passed}/{len(self.results)} checks pass, {len(judged)} requirements judged, "
+            f"host {word}, {passed}/{len(applied)} checks pass, {len(self.results) - len(applied)} n/a, "
+            f"{len(judged)} requirements judged, "
             f"{len(set(bound) - judged)} that bind hosts were not"
         )
 
@@ -152,6 +159,8 @@ def judge_host(
                 check.run(stage)
             except Failed as failure:
                 outcome, reason = Outcome.FAIL, str(failure)
+            except NotApplicable as absence:
+                outcome, reason = Outcome.NOT_APPLICABLE, str(absence)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is the kit's fault and told as such
                 faults[check.id] = traceback.format_exc()
                 outcome, reason = Outcome.UNTESTABLE, f"a fault of the kit: {error!r}"
@@ -164,9 +173,11 @@ def judge_host(
 
 def _tell(result: HostResult) -> None:
     check = result.check
-    sys.stdout.write(f"{result.outcome:10} {check.id:20} {result.took_s:6.2f} s  {check.title}\n")
+    sys.stdout.write(f"{result.outcome:14} {check.id:20} {result.took_s:6.2f} s  {check.title}\n")
     if result.reason:
-        sys.stdout.write(f"           {result.reason}\n           a host that fails: {check.broken}\n")
+        sys.stdout.write(f"           {result.reason}\n")
+    if result.outcome is Outcome.FAIL:
+        sys.stdout.write(f"           a host that fails: {check.broken}\n")
     sys.stdout.flush()
 
 

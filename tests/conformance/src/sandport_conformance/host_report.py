@@ -72,10 +72,13 @@ def to_html(report: HostReport) -> str:
 
 
 def _is_bad(result: HostResult) -> bool:
-    return result.outcome is not Outcome.PASS and result.check.severity is Severity.MUST
+    unmet = result.outcome not in (Outcome.PASS, Outcome.NOT_APPLICABLE)
+    return unmet and result.check.severity is Severity.MUST
 
 
 def _css(result: HostResult) -> str:
+    if result.outcome is Outcome.NOT_APPLICABLE:
+        return "none"
     return "good" if result.outcome is Outcome.PASS else "bad" if _is_bad(result) else "warning"
 
 

@@ -54,6 +54,12 @@ class Progress:
         if not self._quiet:
             for note in report.notes:
                 self._out.write(f"note: {note}\n")
+        bad = [result.id for result in report.results if result.verdict is Verdict.BAD]
+        if bad and not self._quiet:
+            self._out.write(
+                f"next: `sandport-conformance explain {bad[0]}` tells what is asked and why; "
+                f"`run --only {bad[0]} --html report.html` writes down what passed over the pipes\n"
+            )
         verdict = Verdict.GOOD if report.exit_code == 0 else Verdict.BAD
         self._out.write(self._paint(report.summary, verdict) + "\n")
 

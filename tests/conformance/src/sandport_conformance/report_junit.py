@@ -7,7 +7,9 @@ from xml.etree import ElementTree as ET
 
 from .outcomes import Outcome
 from .report import Report, Result, Verdict
+from .transcript import Entry
 
+_LONG_TEXT = 1000
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -57,9 +59,15 @@ def _story(result: Result) -> str:
     lines = [result.reason, "", f"clause: {result.check.requirement.clause}", f"fix: {result.check.fix}"]
     for evidence in result.evidence:
         lines += ["", f"worker: {' '.join(evidence.command)}", f"ended: {evidence.exit_cause}"]
-        lines += [f"{e.at_s:9.4f} {e.direction:8} {e.text}" for e in evidence.transcript]
+        lines += [f"{entry.at_s:9.4f} {entry.direction:8} {_shortened(entry)}" for entry in evidence.transcript]
         lines += ["stderr:", evidence.stderr]
     return "\n".join(lines)
+
+
+def _shortened(entry: Entry) -> str:
+    """Of a long message as much as a person reads in a log; the other reports have more of it."""
+    text = entry.text.rstrip("\n")
+    return text if len(text) <= _LONG_TEXT else f"{text[:_LONG_TEXT]} ... ({entry.size_bytes} bytes)"
 
 
 def _bad(group: str, name: str, message: str, text: str, *, kind: str = "failure") -> ET.Element:

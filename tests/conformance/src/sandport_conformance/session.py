@@ -218,6 +218,13 @@ class Session:
         found = [message for message in self.messages[after:] if message.kind == "fault"]
         return [message for message in found if not requirements or message.breaks in requirements]
 
+    @property
+    def begins(self) -> int:
+        """Which of the lines is the worker's first message; those before are a banner, which the wire tolerates."""
+        self._take()
+        kinds = [message.kind for message in self.messages]
+        return next((n for n, kind in enumerate(kinds) if kind != "fault"), len(kinds))
+
     def forget(self) -> None:
         """Keep no message that was read so far; for who moves more through here than is worth keeping.
 

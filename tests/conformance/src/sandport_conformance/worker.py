@@ -7,6 +7,7 @@ does not call it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import selectors
@@ -84,7 +85,12 @@ class WorkerProcess:
         except (OSError, ValueError) as error:
             if full is not None:
                 full[0].close()
-            raise NotStarted(f"{command[0]!r} cannot be run: {error}") from error
+            hint = (
+                "; does its first line name its interpreter, as in `#!/bin/sh`?"
+                if isinstance(error, OSError) and error.errno == errno.ENOEXEC
+                else ""
+            )
+            raise NotStarted(f"{command[0]!r} cannot be run: {error}{hint}") from error
         finally:
             if full is not None:
                 full[1].close()

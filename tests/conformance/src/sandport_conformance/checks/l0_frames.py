@@ -22,8 +22,7 @@ def _has_id(request_id: str, message: Message) -> bool:
 
 def strays(session: Session) -> list[Message]:
     """Lines that are no JSON object; what a runtime says before the worker's first message is for HELLO-15."""
-    begins = next((n for n, message in enumerate(session.messages) if message.kind != "fault"), len(session.messages))
-    return session.faults("FRAME-1", after=begins)
+    return session.faults("FRAME-1", after=session.begins)
 
 
 @check(

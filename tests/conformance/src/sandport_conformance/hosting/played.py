@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ class Played:
         log: The file with its stderr.
         journal: What the workers wrote down.
         left: Processes of its workers that lived after it; they were killed.
+        environ: Variables that it was given beside those of the contract.
     """
 
     impostor: str
@@ -46,6 +48,7 @@ class Played:
     log: Path
     journal: list[Json] = field(default_factory=list)
     left: tuple[Survivor, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
 
     # -------------------------------------------------------------- what it answered
 
@@ -85,6 +88,17 @@ class Played:
         if dispatched:
             expect(error.get("dispatched") in dispatched, f"dispatched should be in {dispatched}: {_short(error)}")
         return error
+
+    def transfer(self, which: str) -> Json:
+        """How files went, `sent` or `fetched`: an object whose `error` is null or as that of a command."""
+        answer = (self.answer or {}).get(which)
+        expect(isinstance(answer, dict) and "error" in answer, f"the host's answer has no {which!r}: {self.answer}")
+        assert isinstance(answer, dict)
+        return answer
+
+    def transferred(self, which: str) -> None:
+        """Expect that files were sent, or fetched, without an error."""
+        expect(self.transfer(which)["error"] is None, f"{which!r} should be without an error: {self.transfer(which)}")
 
     def logged(self, text: bytes) -> int:
         """How often the host's log contains a text, read a piece at a time."""

@@ -8,14 +8,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sandport_conformance import schema
 from sandport_conformance.impostors import command_of
 from sandport_conformance.impostors.impostor import CANARY
-from sandport_conformance.outcomes import Failed
+from sandport_conformance.outcomes import Failed, NotApplicable
 from sandport_conformance.processes import (
     ExitCause,
     Identity,
@@ -83,18 +83,22 @@ class Stage:
         timeout_s: float = 20.0,
         bound_s: float = 60.0,
         memory: str = "",
+        environ: Mapping[str, str] | None = None,
     ) -> Played:
         """Run the host once.
 
         Args:
             impostor: The worker that it gets, `module:Class`.
-            *options: Words of the contract beside the time-out.
+            *options: Words of the contract beside the time-out; `{folder}` in one is the folder of this run, in which
+                the journal is.
             argv: What it runs.
             timeout_s: The command's time-out.
             bound_s: After this, times the machine's slowness, the host is killed.
             memory: The name of the bound, in `hostile.BOUNDS`, that its memory must keep.
+            environ: Variables of the host's, beside those of the contract.
 
         Raises:
+            NotApplicable: The host has nothing for one of the options.
             Failed: The host took too much memory, did not exit in time, failed, gave no answer, or left a process of
                 its worker.
         """
@@ -103,7 +107,8 @@ class Stage:
         number = len(self.all_played) + 1
         folder = self.folder / f"{number:03}-{impostor.replace(':', '-')}"
         folder.mkdir()
-        played = self._run(impostor, folder, (*options, "--", *argv), timeout_s, bound_s * self.times.factor)
+        words = (*(option.replace("{folder}", str(folder)) for option in options), "--", *argv)
+        played = self._run(impostor, folder, words, timeout_s, bound_s * self.times.factor, dict(environ or {}))
         self.all_played.append(played)
         if memory:
             measured = measure(memory, played, self.ordinary)
@@ -113,16 +118,27 @@ class Stage:
             raise Failed(f"the host was not done after {played.bound_s:.0f} s, and was killed")
         if played.answer is None:
             raise Failed(f"the host gave no answer ({played.exit}): {_tail(played.log)}")
+        if unsupported := played.answer.get("unsupported"):
+            raise NotApplicable(f"the host command has nothing for {str(unsupported)[:100]}")
         if played.left:
             names = ", ".join(f"{left.pid} {left.command}" for left in played.left)
             raise Failed(f"after the host's exit there still ran: {names[:400]}")
         return played
 
-    def _run(self, impostor: str, folder: Path, words: Sequence[str], timeout_s: float, bound_s: float) -> Played:
+    def _run(
+        self,
+        impostor: str,
+        folder: Path,
+        words: Sequence[str],
+        timeout_s: float,
+        bound_s: float,
+        more_environ: Mapping[str, str],
+    ) -> Played:
         journal, log, out = folder / "journal", folder / "log", folder / "answer"
         worker = command_of(impostor, journal)
         environ = {
             **os.environ,
+            **more_environ,
             "SANDPORT_HOST_WORKER": json.dumps(worker),
             "SANDPORT_HOST_SETTINGS": json.dumps(self.settings),
             "SANDPORT_HOME": str(folder / "home"),
@@ -164,6 +180,7 @@ class Stage:
             log=log,
             journal=entries,
             left=tuple(left),
+            environ=more_environ,
         )
 
     def _watch(self, process: subprocess.Popen[bytes], log: Path, until: float) -> tuple[int, bool]:

@@ -54,7 +54,7 @@ class Impostor(Healthy):
         with suppress(ValueError, AttributeError):  # what is no message is served, and refused, all the same
             message = json.loads(line)
             params = message.get("params", {})
-            facts = {name: params[name] for name in ("sandboxId", "limits", "stream") if name in params}
+            facts = {name: params[name] for name in ("sandboxId", "limits", "stream", "socket") if name in params}
             if "id" in params:
                 facts["target"] = params["id"]
             self.record("received", method=message["method"], id=message.get("id"), members=sorted(params), **facts)
