@@ -135,6 +135,32 @@ def test_an_interrupt_ends_the_call_and_the_lease(tmp_path: Path) -> None:
         os.killpg(process.pid, 0)
 
 
+FORGETFUL = """
+import contextlib, sys
+from sandport import blocking
+
+stack = contextlib.ExitStack()
+host = stack.enter_context(blocking.Host.open(home=sys.argv[1]))
+sandbox = stack.enter_context(host.lease("local"))
+process = stack.enter_context(sandbox.start(["sleep", "300"]))
+print(sandbox.execute(["echo", "done"]).stdout.decode(), end="")
+"""
+
+
+def test_a_program_that_leaves_no_block_ends_and_its_leases_with_it(tmp_path: Path) -> None:
+    """As a notebook does whose cells hold a host in an ExitStack, and whose kernel is shut down."""
+    command = [sys.executable, "-X", "dev", "-c", FORGETFUL, str(tmp_path / "home")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        answered, said = process.communicate(timeout=60)
+    assert (process.returncode, answered) == (0, "done\n")
+    assert "Traceback" not in said  # from 3.12 on no thread can be started then, and the log may say so
+    assert list((tmp_path / "home" / "workers" / "local").glob("sp*")) == []
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
 def wait_for(holds: Any) -> None:
     """Wait for something to hold; the bound ends a hang."""
     done = threading.Event()

@@ -15,13 +15,15 @@ of its own, so the thread that calls may have a loop that runs, as a notebook's 
 Callbacks (`on_output`, `on_lost`, `is_run_live`) and the hooks of plugins are called in that other thread, and hold up
 the host while they run; they must not call back into it.
 
-A Ctrl-C in the middle of a call cancels the call, and leaves the blocks around it in order: leases end.
+A Ctrl-C in the middle of a call cancels the call, and leaves the blocks around it in order: leases end. They also end
+with a program, or a notebook's kernel, that leaves no block: one that was opened with `contextlib.ExitStack`, say.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -81,8 +83,13 @@ def _block(
     @functools.wraps(begin)
     @contextlib.contextmanager
     def blocking(self: _Mirror[It], /, *arguments: P.args, **options: P.kwargs) -> Generator[R]:
-        with self._portal.wrap_async_context_manager(begin(self._it, *arguments, **options)) as inside:
-            yield mirror(inside, self._portal)
+        try:
+            with self._portal.wrap_async_context_manager(begin(self._it, *arguments, **options)) as inside:
+                yield mirror(inside, self._portal)
+        except RuntimeError:
+            # The end of the program came before the end of the block, and has ended what it held.
+            if not _END.reached:
+                raise
 
     return blocking
 
@@ -185,6 +192,61 @@ class Sandbox(_Mirror[_sandbox.Sandbox]):
         return self._it.kept
 
 
+class _Open:
+    """A thread with a loop, and a host on it."""
+
+    def __init__(self, begin: Callable[[], AbstractAsyncContextManager[_host.Host]]) -> None:
+        self._thread = start_blocking_portal("asyncio")
+        self.portal = self._thread.__enter__()
+        try:
+            self._block = self.portal.wrap_async_context_manager(begin())
+            self.host = self._block.__enter__()
+        except BaseException as error:
+            self._stop(error)
+            raise
+
+    def close(self, error: BaseException | None) -> None:
+        """End both, unless the end of the program has; what is raised is the host's own."""
+        if self not in _END.open:
+            return
+        _END.open.discard(self)
+        trace = None if error is None else error.__traceback__
+        try:
+            self._block.__exit__(None if error is None else type(error), error, trace)
+        finally:
+            self._stop(error)
+
+    def abandon(self) -> None:
+        """The program ends, and nobody left the block: end what it holds, or its thread is waited for for ever."""
+        with contextlib.suppress(Exception):  # nobody is there any more; what failed is in the journal and in the log
+            self._block.__exit__(None, None, None)
+        self._stop(SystemExit())
+
+    def _stop(self, error: BaseException | None) -> None:
+        # With an error what still waits on the loop is cancelled, such as blocks of leases that nobody left.
+        with contextlib.suppress(*(() if error is None else (type(error),))):
+            self._thread.__exit__(None if error is None else type(error), error, None)
+
+
+class _ProgramEnd:
+    """What is still open when the program ends; a program, or a notebook, may leave no block."""
+
+    def __init__(self) -> None:
+        self.open: set[_Open] = set()
+        self.reached = False
+
+    def __call__(self) -> None:
+        self.reached = True
+        while self.open:
+            self.open.pop().abandon()
+
+
+_END = _ProgramEnd()
+# What is registered with `atexit` runs after all threads were waited for. This is where the standard library's own
+# executors end theirs, too; it is called in the reverse order, so before them.
+threading._register_atexit(_END)  # type: ignore[attr-defined]
+
+
 def _opened(
     begin: Callable[P, AbstractAsyncContextManager[_host.Host]],
 ) -> Callable[P, AbstractContextManager[Host]]:
@@ -193,11 +255,15 @@ def _opened(
     @functools.wraps(begin)
     @contextlib.contextmanager
     def blocking(*arguments: P.args, **options: P.kwargs) -> Generator[Host]:
-        with (
-            start_blocking_portal("asyncio") as portal,
-            portal.wrap_async_context_manager(begin(*arguments, **options)) as host,
-        ):
-            yield Host(host, portal)
+        opened = _Open(functools.partial(begin, *arguments, **options))
+        _END.open.add(opened)
+        try:
+            yield Host(opened.host, opened.portal)
+        except BaseException as error:
+            opened.close(error)
+            raise
+        else:
+            opened.close(None)
 
     return blocking
 
