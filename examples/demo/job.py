@@ -18,8 +18,9 @@ CHANGE = 'printf "tested in a sandbox\n" >>"$1"'
 
 
 def step(text: str) -> None:
-    """A heading."""
-    print(f"\n== {text}", flush=True)
+    """A heading, which a terminal shows in bold."""
+    line = f"== {text}"
+    print(f"\n\033[1m{line}\033[0m" if sys.stdout.isatty() else f"\n{line}", flush=True)
 
 
 async def run(work: Project, home: Path) -> int:

@@ -38,6 +38,12 @@ asyncio.run(open_and_close())
 """What a host keeps between runs: its version, its journal, the folders of its workers."""
 
 
+def step(text: str) -> None:
+    """A heading, which a terminal shows in bold."""
+    line = f"== {text}"
+    print(f"\n\033[1m{line}\033[0m" if sys.stdout.isatty() else f"\n{line}", flush=True)
+
+
 def become_subreaper() -> None:
     """Make every orphan below this process a child of it, instead of letting it disappear to PID 1.
 
@@ -111,7 +117,7 @@ def main() -> int:
         done = subprocess.run(command, env=environ, cwd=REPOSITORY, check=False)
         if options.sabotage:
             subprocess.Popen(["sleep", "60"], start_new_session=True)
-        print("\n== nothing is left", flush=True)
+        step("nothing is left")
         found = leftovers(home, scratch, before)
         for line in found:
             print(f"LEFT: {line}")
