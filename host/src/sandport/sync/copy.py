@@ -6,7 +6,6 @@ import contextlib
 import enum
 import os
 import stat
-from typing import Final
 
 import msgspec
 
@@ -18,21 +17,20 @@ from sandport.sync.entries import (
     LinkEntry,
 )
 from sandport.sync.errors import SourceMissingError, SyncError, TooLargeError, failure, printable
+from sandport.sync.fast_lane import FastLane, Sharing, wrong_size
 from sandport.sync.ledger import Ledger
 from sandport.sync.meter import Meter
 from sandport.sync.mirror import KnownPaths, Mirror
 from sandport.sync.paths import leads_out
-from sandport.sync.pump import SMALL_BYTES, Pump, read_on
+from sandport.sync.pump import Pump
 from sandport.sync.rehearsal import RehearsalTree
 from sandport.sync.result import SyncResult
 from sandport.sync.scan import Scanner, Totals, measure, was_changed
 from sandport.sync.selection import Selection
+from sandport.sync.small_files import ONE_STEP_BYTES, SMALL_BYTES, read_on
 from sandport.sync.target import TargetTree
 
 __all__ = ["Account", "Bounds", "LinkRule", "copy_file", "copy_tree", "count_tree", "too_large"]
-
-ONE_STEP_BYTES: Final = 4096
-"""The smallest page that a kernel has: a read of so much is of one moment."""
 
 
 class LinkRule(enum.Enum):
@@ -127,6 +125,7 @@ def copy_tree(
     selection: Selection | None = None,
     follow_symlinks: bool = False,
     totals: Totals | None = None,
+    sharing: Sharing | None = None,
 ) -> SyncResult:
     """Copy the contents of one directory into another.
 
@@ -141,6 +140,7 @@ def copy_tree(
         selection: What is left out.
         follow_symlinks: Whether what a link leads to is copied in its place.
         totals: What `count_tree` found, if it was asked.
+        sharing: When a second process is started, and how, if not as ever.
 
     Raises:
         SyncError: In any of its forms.
@@ -171,7 +171,7 @@ def copy_tree(
             selection=selection,
             follow_symlinks=follow_symlinks,
         )
-        _TreeCopy(scanner, tree, account, meter, bounds).run()
+        _TreeCopy(scanner, tree, account, meter, bounds).run(sharing or Sharing())
         if mirror is not None and mirrors and tree.fd is not None and account.known is not None:
             _require_source(source_fd, tree)
             mirror.prune(tree.fd, account.known, label=tree.path_of())
@@ -205,7 +205,25 @@ class _TreeCopy:
         self._max_bytes = bounds.max_bytes
         self._pump = Pump(meter.advance)
 
-    def run(self) -> None:
+    def run(self, sharing: Sharing) -> None:
+        if self._written is None:
+            self._run()
+            return
+        lane = FastLane(
+            self._scanner,
+            self._written,
+            self._account,
+            known=self._known,
+            meter=self._meter,
+            max_bytes=self._max_bytes,
+            sharing=sharing,
+        )
+        # What it has begun is over before the tree is completed or put away.
+        with lane:
+            self._scanner.taker = lane
+            self._run()
+
+    def _run(self) -> None:
         tree = self._tree
         with contextlib.closing(self._scanner.entries()) as entries:
             for entry in entries:
@@ -222,7 +240,6 @@ class _TreeCopy:
                     tree.leave()
 
     def _file(self, entry: FileEntry) -> None:
-        # Most of what is copied comes by here, so each call more for one of them would show.
         account, scanner = self._account, self._scanner
         size_bytes = entry.size_bytes
         if self._max_bytes is not None and account.total_bytes + size_bytes > self._max_bytes:
@@ -252,7 +269,7 @@ class _TreeCopy:
         account.files += 1
         account.total_bytes += min(copied, size_bytes)
         if copied != size_bytes:
-            account.change(scanner.path_of(entry.name), _wrong_size(size_bytes))
+            account.change(scanner.path_of(entry.name), wrong_size(size_bytes))
             scanner.settled = True  # it is told
         self._meter.file_done()
 
@@ -326,7 +343,7 @@ def copy_file(
     account.total_bytes = _one_file(source_fd, tree, entry, meter)
     account.files = 1
     if account.total_bytes != size_bytes:
-        account.change(path, _wrong_size(size_bytes))
+        account.change(path, wrong_size(size_bytes))
     elif was_changed(before, os.fstat(source_fd)):
         account.change(path, "it was written to while it was read")
     meter.file_done()
@@ -355,7 +372,3 @@ def too_large(max_bytes: int, path: bytes) -> TooLargeError:
     return TooLargeError(
         f"the source holds more than {max_bytes:,} bytes; copy a smaller part, or raise max_bytes", path=path
     )
-
-
-def _wrong_size(size_bytes: int) -> str:
-    return f"it did not give the {size_bytes:,} bytes that its size promised"

@@ -22,8 +22,8 @@ from sandport.sync.paths import find_parents, find_source, open_parents, split_d
 from sandport.sync.protection import Protection
 from sandport.sync.rehearsal import RehearsalTree
 from sandport.sync.result import SyncProgress, SyncResult
-from sandport.sync.scan import OPEN_FILE
 from sandport.sync.selection import Selection
+from sandport.sync.small_files import OPEN_FILE
 from sandport.sync.target import TargetTree
 from sandport.sync.walk import kind_of
 

@@ -57,9 +57,9 @@ class Meter:
         self.poll()
         self._report_if_due()
 
-    def file_done(self) -> None:
-        """Note that a file is in place."""
-        self.files_done += 1
+    def file_done(self, count: int = 1) -> None:
+        """Note that a file is in place, or so many."""
+        self.files_done += count
         self._report_if_due()
 
     def finish(self) -> None:

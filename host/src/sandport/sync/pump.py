@@ -1,7 +1,7 @@
 """The bytes of one file, from descriptor to descriptor, by the cheapest way that both file systems allow.
 
-Small files go through memory. Big ones stay in the kernel where it offers a way (`kernel_copy`). Holes are skipped, not
-copied.
+Small files go through memory. Big ones stay in the kernel where it offers a way (`kernel_copy`), very big ones are a
+matter of two threads where that is faster (`pair_copy`). Holes are skipped, not copied.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from typing import Final
 
 from sandport.sync.kernel_copy import BLOCK_BYTES, PIECE_BYTES, KernelCopy
+from sandport.sync.pair_copy import PairCopy
+from sandport.sync.small_files import SMALL_BYTES, read_on, write_all
 
-__all__ = ["SMALL_BYTES", "Pump", "read_on", "write_all"]
-
-SMALL_BYTES: Final = 64 << 10
-"""Up to here, reading and writing costs less than asking where the holes are."""
+__all__ = ["Pump"]
 
 
 class Pump:
@@ -29,6 +27,7 @@ class Pump:
     def __init__(self, advance: Callable[[int], None]) -> None:
         self._advance = advance
         self._kernel = KernelCopy()
+        self._pair = PairCopy()
 
     def copy(self, source_fd: int, target_fd: int, size_bytes: int) -> int:
         """Copy a file that is `size_bytes` long into one that is empty.
@@ -62,6 +61,10 @@ class Pump:
             if start > position:
                 self._advance(start - position)
             position = start
+            if self._pair.suits(source_fd, target_fd, end - start):
+                position = written_to = self._pair.copy(source_fd, target_fd, start, end, self._advance)
+                if position < end:
+                    return position
             while position < end:
                 size = min(end - position, PIECE_BYTES)
                 copied = self._kernel.piece(source_fd, target_fd, position, position, size)
@@ -73,23 +76,6 @@ class Pump:
         if written_to < size_bytes:
             os.ftruncate(target_fd, size_bytes)
         return position
-
-
-def read_on(fd: int, data: bytes, size_bytes: int) -> bytes:
-    """Read what is still to come of a small file after its first bytes, until its end or its size."""
-    while len(data) < size_bytes:
-        more = os.read(fd, size_bytes - len(data))
-        if not more:
-            break
-        data += more
-    return data
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write bytes to a file, as many at a time as it takes."""
-    written = os.write(fd, data)
-    while written < len(data):
-        written += os.write(fd, data[written:])
 
 
 def _next_data(fd: int, position: int, size_bytes: int) -> tuple[int, int]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Generator
-from typing import Final
+from collections.abc import Callable, Generator, Sequence
+from typing import Final, Protocol
 
 import msgspec
 
@@ -28,11 +28,10 @@ from sandport.sync.entries import (
 from sandport.sync.errors import TooLargeError, failure
 from sandport.sync.ledger import Ledger
 from sandport.sync.selection import Selection
-from sandport.sync.walk import Entered, Walk, kind_of, name_lost
+from sandport.sync.small_files import OPEN_FILE
+from sandport.sync.walk import Entered, Listed, Walk, kind_of, name_lost
 
-__all__ = ["OPEN_FILE", "Scanner", "Totals", "measure", "was_changed"]
-
-OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+__all__ = ["Scanner", "Taker", "Totals", "measure", "was_changed"]
 
 _BROKEN_LINKS: Final = {
     errno.ENOENT: "it is a link to nothing, and was kept as a link",
@@ -89,7 +88,7 @@ def measure(
     )
     files = total_bytes = 0
     for step in walk.steps():
-        if step is None or isinstance(step, Entered):
+        if step is None or isinstance(step, (Entered, Listed)):
             continue
         try:
             if not step.is_file(follow_symlinks=follow_symlinks):
@@ -108,12 +107,28 @@ def measure(
     return Totals(walk.entries_seen, files, total_bytes)
 
 
+class Taker(Protocol):
+    """Copies files by itself, which then are no entries."""
+
+    def take(self, name: bytes) -> Sequence[bytes]:
+        """Take a file of the current directory.
+
+        Returns:
+            Which of the files of this directory that were offered so far it leaves to be entries after all.
+        """
+
+    def rest(self) -> Sequence[bytes]:
+        """There are no more files in the current directory; what is returned is as for `take`."""
+
+
 class Scanner:
     """Yields the entries of one tree.
 
     While a `FileEntry` is the current one, `descriptor` is that file, open at its first byte. Asking for the next
     entry closes it, and notes it as changed if it is not what it was when it was opened; not where `settled` was set,
     by whoever knows that what was read is of one moment.
+
+    Files are first offered to the `taker`, if there is one.
 
     Args:
         root_fd: The tree, opened for reading; stays the caller's to close.
@@ -151,6 +166,12 @@ class Scanner:
         self._ledger = ledger
         self.descriptor = _CLOSED
         self.settled = False
+        self.taker: Taker | None = None
+
+    @property
+    def fd(self) -> int:
+        """The current directory."""
+        return self._descent.fd
 
     @property
     def depth(self) -> int:
@@ -177,8 +198,14 @@ class Scanner:
                 elif isinstance(step, Entered):
                     status = step.status
                     yield DirectoryEntry(step.name, status.st_mode & DIRECTORY_MODE_BITS, status.st_mtime_ns)
+                elif isinstance(step, Listed):
+                    if self.taker is not None:
+                        for name in self.taker.rest():
+                            yield from self._file(name, OPEN_FILE)
                 elif step.is_file(follow_symlinks=False):
-                    yield from self._file(os.fsencode(step.name), OPEN_FILE)
+                    name = os.fsencode(step.name)
+                    for left in (name,) if self.taker is None else self.taker.take(name):
+                        yield from self._file(left, OPEN_FILE)
                 elif not step.is_symlink():
                     self._special(step)
                 elif self._follow_symlinks:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 
 from sandport.sync.kernel_copy import PIECE_BYTES, KernelCopy, through_memory
-from sandport.sync.pump import SMALL_BYTES
+from sandport.sync.small_files import SMALL_BYTES
 from sandport.sync.tar_format import ArchiveTruncatedError, Member
 
 __all__ = ["Delivery"]

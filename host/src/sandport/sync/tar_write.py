@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from sandport.sync.errors import SyncError, failure, printable
-from sandport.sync.pump import SMALL_BYTES, read_on
+from sandport.sync.small_files import SMALL_BYTES, read_on
 from sandport.sync.tar_format import (
     BLOCK_BYTES,
     LONGEST_PATH_BYTES,

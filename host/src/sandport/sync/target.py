@@ -33,14 +33,13 @@ from sandport.sync.errors import (
 )
 from sandport.sync.mirror import Mirror
 from sandport.sync.paths import not_entered
-from sandport.sync.pump import write_all
 from sandport.sync.removal import remove_name, remove_tree
 from sandport.sync.rights import OWNER_RIGHTS, may_change_mode, open_for_filling
+from sandport.sync.small_files import CREATE, Making, make_file, write_all
 from sandport.sync.swap import put_in_place, scratch_name
 
 __all__ = ["TargetTree", "in_the_way"]
 
-_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILLING: Final = os.R_OK | os.W_OK | os.X_OK
 _NAME_ATTEMPTS: Final = 64
 """How many fresh scratch names to try; a name of 64 random bits is taken only if somebody takes them all."""
@@ -55,7 +54,7 @@ _OPEN_LINK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CL
 class _Frame:
     """What is still to be done to an open directory when it is complete."""
 
-    __slots__ = ("discarded", "exact", "fresh", "mode", "mtime_ns", "owner", "replaces", "staged")
+    __slots__ = ("discarded", "fresh", "making", "mode", "mtime_ns", "owner", "replaces", "staged")
 
     def __init__(
         self,
@@ -75,8 +74,8 @@ class _Frame:
         """Who gets what is made in it, and the directory itself if it is fresh."""
         self.replaces = replaces
         self.discarded = False
-        self.exact: set[int] = set()
-        """Modes that files made here have at once: neither this process's umask nor the directory takes from them."""
+        self.making: Making | None = None
+        """For files that are made in it at once, if it is fresh."""
 
 
 class TargetTree:
@@ -146,6 +145,11 @@ class TargetTree:
     def fresh(self) -> bool:
         """Whether the current directory was made by this copy."""
         return self._frames[-1].fresh
+
+    @property
+    def making(self) -> Making | None:
+        """How files of the current directory are made at once under their names; None if others may have them."""
+        return self._frames[-1].making
 
     @property
     def identity(self) -> Identity:
@@ -241,7 +245,9 @@ class TargetTree:
         # A directory takes over setgid from one that is shared by a group; that is the target's way, kept.
         mode = entry.mode | (status.st_mode & stat.S_ISGID)
         owner = _owner_in(self._owner, status)
-        self._frames.append(_Frame(staged=staged, fresh=True, mode=mode, mtime_ns=entry.mtime_ns, owner=owner))
+        frame = _Frame(staged=staged, fresh=True, mode=mode, mtime_ns=entry.mtime_ns, owner=owner)
+        frame.making = Making(self._now_ns, owner)
+        self._frames.append(frame)
 
     def _enter_existing(self, entry: DirectoryEntry, *, adopt: bool) -> None:
         name = entry.name
@@ -307,7 +313,7 @@ class TargetTree:
                 name = entry.name
                 try:
                     # Not even its owner gets more than the entry allows; the descriptor can be written to anyway.
-                    self._open_fd = fd = os.open(name, _CREATE, entry.mode & 0o600, dir_fd=self._descent.fd)
+                    self._open_fd = fd = os.open(name, CREATE, entry.mode & 0o600, dir_fd=self._descent.fd)
                     self._unfinished = name
                     self._renames = False
                     return fd
@@ -324,7 +330,7 @@ class TargetTree:
         raise self._names_taken(entry.name)
 
     def _create(self, entry: FileEntry, name: bytes) -> int:
-        self._open_fd = fd = os.open(name, _CREATE, entry.mode & 0o600, dir_fd=self._descent.fd)
+        self._open_fd = fd = os.open(name, CREATE, entry.mode & 0o600, dir_fd=self._descent.fd)
         self._unfinished = name
         self._renames = True
         return fd
@@ -336,41 +342,17 @@ class TargetTree:
             TargetBusyError: A directory has that name.
             SyncError: The system refuses.
         """
-        # Most files of most trees come by here, into a directory that is closed to everybody else: one call for each
-        # thing to be done, and none for a mode that the system gave already.
-        frame = self._frames[-1]
-        if not frame.fresh:
+        making = self._frames[-1].making
+        if making is None:
             self._put_slowly(entry, data)
             return
-        name = entry.name
         try:
-            fd = os.open(name, _CREATE, entry.mode, dir_fd=self._descent.fd)
+            make_file(entry.name, data, entry.mode, entry.mtime_ns, self._descent.fd, making)
         except FileExistsError:
             # As in `enter`: somebody else was here.
             self._put_slowly(entry, data)
-            return
         except OSError as error:
-            raise failure(error, self.path_of(name), "create") from error
-        self._open_fd = fd
-        self._unfinished = name
-        try:
-            if data:
-                written = os.write(fd, data)
-                if written < len(data):
-                    write_all(fd, data[written:])
-            if frame.owner is not None:
-                os.fchown(fd, *frame.owner)
-            if entry.mode not in frame.exact:
-                if stat.S_IMODE(os.fstat(fd).st_mode) == entry.mode:
-                    frame.exact.add(entry.mode)
-                else:
-                    os.fchmod(fd, entry.mode)
-            os.utime(fd, ns=(self._now_ns, entry.mtime_ns))
-            self._open_fd = _CLOSED
-            os.close(fd)
-        except OSError as error:
-            raise failure(error, self.path_of(name), "copy into") from error
-        self._unfinished = None
+            raise failure(error, self.path_of(entry.name), "copy into") from error
 
     def _put_slowly(self, entry: FileEntry, data: bytes) -> None:
         fd = self.stage(entry)

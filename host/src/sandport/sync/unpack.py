@@ -22,11 +22,11 @@ from sandport.sync.errors import SourceMissingError, SyncError, TooLargeError, f
 from sandport.sync.ledger import Ledger
 from sandport.sync.meter import Meter
 from sandport.sync.mirror import Mirror
-from sandport.sync.pump import SMALL_BYTES
 from sandport.sync.rehearsal import RehearsalTree
 from sandport.sync.result import Skipped, SyncResult
 from sandport.sync.scan import Totals
 from sandport.sync.selection import IGNORE_FILE_BYTES, Selection
+from sandport.sync.small_files import SMALL_BYTES
 from sandport.sync.tar_course import Course, Originals, plain_path, want
 from sandport.sync.tar_deliver import Delivery
 from sandport.sync.tar_format import ArchiveBrokenError, Kind, Member

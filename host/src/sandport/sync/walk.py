@@ -19,7 +19,7 @@ from sandport.sync.errors import SyncError, TooLargeError, failure
 from sandport.sync.ledger import Ledger
 from sandport.sync.selection import Selection
 
-__all__ = ["Entered", "Step", "Walk", "kind_of", "name_lost"]
+__all__ = ["Entered", "Listed", "Step", "Walk", "kind_of", "name_lost"]
 
 _RESERVED_NAME: Final = os.fsdecode(RESERVED_PREFIX)
 
@@ -34,8 +34,16 @@ class Entered(NamedTuple):
     status: os.stat_result
 
 
-Step: TypeAlias = "os.DirEntry[str] | Entered | None"
-"""Something that is no directory; a directory begins; the innermost directory ends."""
+class Listed:
+    """All of the current directory was seen that is no directory; what follows is its directories."""
+
+    __slots__ = ()
+
+
+_LISTED: Final = Listed()
+
+Step: TypeAlias = "os.DirEntry[str] | Entered | Listed | None"
+"""Something that is no directory; a directory begins; all of those were seen; the innermost directory ends."""
 
 
 class Walk:
@@ -124,6 +132,7 @@ class Walk:
                         yield item
         except OSError as error:
             raise failure(error, self.descent.path_of(), "list") from error
+        yield _LISTED
         return directories
 
     def _enter(self, name: bytes) -> Entered | None:
