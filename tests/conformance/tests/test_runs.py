@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from sandport_conformance.declaration import Check, Needs, Uses
 from sandport_conformance.lab import Lab
 from sandport_conformance.masking import leaked_form
+from sandport_conformance.mutants import command_of
 from sandport_conformance.outcomes import Failed, Misuse, NotStarted, Outcome, Severity
 from sandport_conformance.processes import running
 from sandport_conformance.report import ExitCode, Report, Verdict
@@ -193,7 +195,7 @@ def test_a_known_failure_does_not_fail_the_run_and_is_not_conformance() -> None:
     assert (result.verdict, result.known) == (Verdict.KNOWN, "our vendor")
     assert report.exit_code is ExitCode.CONFORMANT
     assert not report.conformant
-    assert "conformant but for 1 known failures" in report.summary
+    assert "conformant but for 1 known failure," in report.summary
 
 
 def test_a_known_failure_that_passes_fails_the_run() -> None:
@@ -260,6 +262,21 @@ def test_a_worker_that_never_answers_is_told_what_it_said_instead(code: str, adv
     report = judge(python(code), settings=settings(), level="L0", times=Times(factor=0.1))
     assert report.exit_code is ExitCode.NOT_STARTED
     assert re.search(advice, report.not_started)
+
+
+def test_a_run_can_end_with_its_first_failure() -> None:
+    broken = command_of("l0_frames:SplitsAtUnicodeSeparators")
+    asked = ["FRAME-2", "FRAME-3", "MSG-1"]
+    report = judge(broken, settings=settings(), only=asked, seed=1, times=TIMES, fail_fast=True)
+    assert [result.id for result in report.results] == ["FRAME-2"]
+    assert report.exit_code is ExitCode.NOT_CONFORMANT
+
+
+def test_a_program_finds_the_file_of_a_worker_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "worker.py").write_text("import sys; sys.exit('it was read')\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    report = judge([sys.executable, "worker.py"], settings=settings(), level="L0", times=TIMES)
+    assert "it was read" in report.not_started
 
 
 def test_a_banner_before_the_hello_only_warns() -> None:

@@ -29,6 +29,7 @@ _EPILOG = """exit codes:
 examples:
   sandport-conformance run -- python worker.py
   sandport-conformance run --level L1 --html report.html -- ./worker --verbose
+  sandport-conformance run --level L0 --fail-fast -- ./worker
   sandport-conformance explain FRAME-6
 """
 
@@ -92,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--config", type=Path, metavar="FILE", help="the author's file (TOML)")
     run.add_argument("--level", default="L3", metavar="LEVEL", help="judge up to this level, L0 to L6 (default: L3)")
     run.add_argument("--only", action="extend", nargs="+", default=[], metavar="ID", help="judge only these checks")
+    run.add_argument("--fail-fast", action="store_true", help="end with the first check that fails")
     run.add_argument("--seed", type=int, metavar="N", help="repeat the choices of an earlier run")
     run.add_argument("--scale", type=float, metavar="X", help="multiply every time limit, over the author's file")
     run.add_argument("--json", type=Path, metavar="OUT", help="write the report as JSON")
@@ -148,6 +150,7 @@ def _run(chosen: argparse.Namespace, command: list[str]) -> int:
         level=chosen.level,
         only=chosen.only,
         seed=chosen.seed,
+        fail_fast=chosen.fail_fast,
         on_result=progress.result,
     )
     progress.end(report)

@@ -24,7 +24,12 @@ def resolve(command: Sequence[str]) -> tuple[str, ...]:
     program = shutil.which(command[0])
     if program is None:
         raise Misuse(_why_no_program(command[0]))
-    return (str(Path(program).absolute()), *(_absolute(argument) for argument in command[1:]))
+    return (str(Path(program).absolute()), *with_absolute_files(command[1:]))
+
+
+def with_absolute_files(command: Sequence[str]) -> tuple[str, ...]:
+    """The words, those that are the path of a file that exists here made absolute."""
+    return tuple(map(_absolute, command))
 
 
 def _why_no_program(name: str) -> str:

@@ -185,5 +185,5 @@ class Report:
         if self.exit_code is not ExitCode.CONFORMANT:
             return f"{span} NOT conformant"
         if self.known_failures:
-            return f"{span} conformant but for {self.known_failures} known failures"
+            return f"{span} conformant but for {self.known_failures} known failure{'s' * (self.known_failures > 1)}"
         return f"{span} conformant"

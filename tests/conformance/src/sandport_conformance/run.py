@@ -14,6 +14,7 @@ from typing import Self
 from . import __version__
 from .bench import Bench
 from .catalogue import select
+from .command_line import with_absolute_files
 from .declaration import Check, Uses
 from .lab import Lab
 from .outcomes import Failed, Misuse, NotApplicable, NotStarted, Outcome, Severity, Untestable
@@ -30,7 +31,8 @@ class Run:
     """One judgement of one worker command; a context manager that leaves nothing running.
 
     Args:
-        command: Program and arguments; started with `/` as its directory.
+        command: Program and arguments; started with `/` as its directory, and files of the current one that it names
+            are found all the same.
         settings: What the author's file says.
         checks: What to judge, in order.
         level: For the report.
@@ -257,11 +259,13 @@ def judge(
     times: Times | None = None,
     on_result: Callable[[Result], None] | None = None,
     disposable: bool = False,
+    fail_fast: bool = False,
 ) -> Report:
     """Judge a worker command.
 
     Args:
-        command: Program and arguments; started with `/` as its directory.
+        command: Program and arguments; started with `/` as its directory, and files of the current one that it names
+            are found all the same.
         settings: What the author's file says; the defaults with the kit's own PATH and locale where None.
         level: The highest level, `L0` to `L6`.
         only: Ids of checks or requirements; then `level` does not matter.
@@ -270,6 +274,7 @@ def judge(
         on_result: Called with each result as it comes.
         disposable: Kill and remove what the worker leaves, and say nothing about it: for workers that are broken on
             purpose, whose sandboxes are nothing but folders and processes of this machine.
+        fail_fast: End the run with the first check that fails it; those after it are not in the report.
 
     Returns:
         The report, also where the worker could not be started.
@@ -284,7 +289,7 @@ def judge(
 
         settings = parse({}, os.environ)
     run = Run(
-        command,
+        with_absolute_files(command),
         settings=settings,
         checks=select(level=level, only=only),
         level="" if only else level,
@@ -301,4 +306,6 @@ def judge(
             result = run.judge(check)
             if result is not None and on_result is not None:
                 on_result(result)
+            if fail_fast and result is not None and result.verdict is Verdict.BAD:
+                break
         return run.finish()
