@@ -60,6 +60,9 @@ async def test_what_is_no_result_is_an_internal_error(result: Any, said: str) ->
         (Raw(b'{"a":\n1}'), "spans lines"),
         (Raw(b'{"a": NaN}'), "malformed"),
         (object(), "object"),
+        ({"half": "\ud800"}, "surrogates"),
+        ({None: 1}, "keys"),
+        ({"inside": Raw(b"[]")}, "Raw"),
     ],
 )
 async def test_free_values_that_are_no_line_of_json_are_internal_errors(value: Any, said: str) -> None:

@@ -219,12 +219,18 @@ class Calls:
             return
         try:
             results.check(call.method, bound.handler.result, result, call._unended())
-            frame = self._connection.send_result(call.id, result)
+            frame = self._frame(call, result)
         except Exception as error:  # noqa: BLE001 - an object that is no result must not leave the call without one
             self._raised(call, error)
             return
         self._settle(call)
         self._answer(frame)
+
+    def _frame(self, call: Call, result: Any) -> bytes:
+        try:
+            return self._connection.send_result(call.id, result)
+        except (TypeError, ValueError) as error:  # half a character, say, or a key that is no text
+            raise Internal(f"{call.method}: {error}", dispatched="yes") from error
 
     def _raised(self, call: Call, error: BaseException) -> None:
         if call._answered:
