@@ -25,6 +25,7 @@ from sandport.worker.report import CrashReport, Kind
 from sandport_protocol.codec import encode
 from sandport_protocol.limits import Limits
 from sandport_protocol.methods import METHODS
+from sandport_protocol.slices import SLICE_BYTES
 from sandport_protocol.v1 import OutputParams, ProbeParams, ProbeResult, ProgressParams, ShutdownParams
 
 pytestmark = pytest.mark.anyio
@@ -117,6 +118,42 @@ async def test_a_call_cancelled_while_the_pipe_is_full_leaves_nothing_on_the_wir
     wire.client.resume_writing()
     await turn()
     assert wire.frames() == []
+
+
+async def test_a_large_call_goes_out_in_slices_and_others_wait_until_it_is_through() -> None:
+    wire = await Wire().greet()
+    large = params(10 * SLICE_BYTES)
+    sizes: list[int] = []
+
+    class FullAt(type(wire.pipe)):  # type: ignore[misc]
+        def write(self, data: Any) -> None:
+            sizes.append(len(data))
+            super().write(data)
+            wire.client.pause_writing()
+
+    wire.pipe.__class__ = FullAt
+    first = await wire.client.begin(METHODS["probe"], large, deadline_s=None)
+    second = asyncio.ensure_future(probe(wire))
+    await turn()
+    assert sizes == [SLICE_BYTES]
+    while not second.done() and len(sizes) < 20:
+        wire.client.resume_writing()
+        await turn()
+        frames = wire.frames() if sizes[-1] < SLICE_BYTES else []
+        for frame in frames:
+            wire.answer(frame["id"], {})
+    assert first.future.done()
+    assert await second == ProbeResult()
+    assert sizes[:10] == [SLICE_BYTES] * 10
+
+
+async def test_what_is_left_of_a_large_call_goes_out_before_the_pipe_is_closed() -> None:
+    wire = await Wire().greet()
+    wire.client.pause_writing()
+    await wire.client.begin(METHODS["ping"], params(3 * SLICE_BYTES), deadline_s=None)
+    wire.client.finish_writing()
+    (frame,) = wire.frames()
+    assert frame["method"] == "ping"
 
 
 async def test_a_large_burst_stops_when_the_pipe_says_that_it_is_full() -> None:

@@ -6,6 +6,8 @@ import asyncio
 import signal
 from typing import TYPE_CHECKING
 
+from sandport_protocol.slices import Slices
+
 from .dispatch import Dispatcher
 from .memory import MemoryTrimmer
 from .parent import ParentWatch, SilenceWatch
@@ -37,6 +39,7 @@ class _Pipes(asyncio.Protocol):
         self.writer: asyncio.WriteTransport | None = None
         self.flushed: asyncio.Future[None] = self._loop.create_future()
         self._held_back = False
+        self.slices = Slices(self._give)
 
     # reading
 
@@ -44,8 +47,10 @@ class _Pipes(asyncio.Protocol):
         self.silence.heard = self._loop.time()
         self.dispatcher.receive(data)
         self.memory.count(len(data))
-        if self.writer is not None and self.writer.get_write_buffer_size() > FAR_BEHIND_BYTES:
-            self._hold_back()
+        if self.writer is not None:
+            behind = self.slices.pending_bytes + self.writer.get_write_buffer_size()
+            if behind > FAR_BEHIND_BYTES:
+                self._hold_back()
 
     def eof_received(self) -> None:
         self.dispatcher.finish("end of input")
@@ -56,9 +61,12 @@ class _Pipes(asyncio.Protocol):
     # writing
 
     def pause_writing(self) -> None:
+        self.slices.pause()
         self.dispatcher.pause_writing()
 
     def resume_writing(self) -> None:
+        if not self.slices.resume():
+            return
         if self._held_back and self.reader is not None:
             self._held_back = False
             self.reader.resume_reading()
@@ -66,14 +74,18 @@ class _Pipes(asyncio.Protocol):
 
     def write_lost(self) -> None:
         """The host reads no more: nothing that is still to come could reach it."""
+        self.slices.drop()
         if not self.flushed.done():
             self.flushed.set_result(None)
         self.dispatcher.finish("the host closed its end")
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, frame: bytes) -> None:
+        self.slices.write(frame)
+        self.memory.count(len(frame))
+
+    def _give(self, data: bytes | memoryview) -> None:
         assert self.writer is not None  # it is there before anything is read
         self.writer.write(data)
-        self.memory.count(len(data))
 
     def _hold_back(self) -> None:
         if not self._held_back and self.reader is not None:
@@ -133,6 +145,7 @@ async def serve_pipes(provider_class: type[Provider], wire: tuple[BinaryIO, Bina
     code = await pipes.dispatcher.ended
     watch.stop()
     pipes.silence.stop()
+    pipes.slices.finish()
     writer.close()
     await asyncio.wait([pipes.flushed], timeout=FLUSH_S)
     await _end_stragglers()

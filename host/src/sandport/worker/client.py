@@ -150,11 +150,17 @@ class WorkerClient(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The pipe is full: calls wait before their frames are made, so control messages still overtake them."""
+        self._outgoing.pause()
         self._slots.pipe_is_full()
 
     def resume_writing(self) -> None:
         """The pipe has room again."""
-        self._slots.pipe_has_room()
+        if self._outgoing.resume():
+            self._slots.pipe_has_room()
+
+    def finish_writing(self) -> None:
+        """What was sent is all that the pipe gets: it is closed next."""
+        self._outgoing.finish()
 
     # -------------------------------------------------------------- calls
 
@@ -562,6 +568,7 @@ class WorkerClient(asyncio.Protocol):
                 call.timer.cancel()
         self._told.clear()
         self._deadlines.stop()
+        self._outgoing.drop()
         self._slots.close()
 
     def _gone(self, *, dispatched: bool) -> WorkerCrashed | WorkerWedged:

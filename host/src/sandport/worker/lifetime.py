@@ -360,6 +360,7 @@ class Worker:
     def let_go(self) -> None:
         """End its input without waiting: it finishes what it was told and exits by itself."""
         if self._stdin is not None:
+            self.client.finish_writing()
             self._stdin.close()
 
     async def stop(self) -> CrashReport:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from sandport_protocol.slices import Slices
+
 _DIRECT_WRITES = 2
 """Up to so many open calls are written at once; more of them wait for the end of the loop's turn and go together."""
 _BATCH_BYTES = 16 * 1024
@@ -14,13 +16,14 @@ worker has something to do meanwhile. With 64 KiB the two took turns: half the c
 class Outgoing:
     """The writing end of a worker's stdin."""
 
-    __slots__ = ("_batch", "_batch_bytes", "_loop", "transport")
+    __slots__ = ("_batch", "_batch_bytes", "_loop", "_slices", "transport")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.transport: asyncio.WriteTransport | None = None
         self._batch: list[bytes] = []
         self._batch_bytes = 0
+        self._slices = Slices(self._give)
 
     def write(self, frame: bytes, open_calls: int) -> None:
         """Send a call, now or with the others of this turn."""
@@ -51,6 +54,29 @@ class Outgoing:
         if frame:
             self._send(frame)
 
+    def pause(self) -> None:
+        """The pipe is full."""
+        self._slices.pause()
+
+    def resume(self) -> bool:
+        """The pipe has room again; whether it still has after what was left of a large frame."""
+        return self._slices.resume()
+
+    def finish(self) -> None:
+        """Give all that waits to the transport, which is to be closed."""
+        self.flush()
+        self._slices.finish()
+
+    def drop(self) -> None:
+        """Forget what waits: the worker is gone."""
+        self._slices.drop()
+
     def _send(self, frame: bytes) -> None:
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.write(frame)
+        if self.transport is None or self.transport.is_closing():
+            self.drop()
+        else:
+            self._slices.write(frame)
+
+    def _give(self, data: bytes | memoryview) -> None:
+        assert self.transport is not None  # or nothing was sent
+        self.transport.write(data)
