@@ -3,9 +3,11 @@
     python examples/embed_host/evaluate.py
     python examples/embed_host/evaluate.py --environment staging --at-once 8 --json
 
-A task is files, a command and the answer that its program should print. Most of those here are well; one hangs, one
-floods its output, one dies and one leaves a daemon behind. None of them can hurt the
-loop or each other: each is a row of the table, and when the loop ends, so has everything that it started.
+A task is a program and the answer that it should print. Most of those here are well; one hangs, one floods its output,
+one dies and one leaves a daemon behind. None of them can hurt the loop or each other: each is a row of the table, and
+when the loop ends, after a Ctrl-C too, so has everything that it started.
+
+Exit codes: 0 every task was judged, well or not; 1 some could not be; 2 none can be, and why; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from sandport import Host, SandportError
+from sandport.errors import UsageError, WorkerStartFailed
 
 TIMEOUT_S = 3.0
 KEPT_BYTES = 4096
@@ -66,7 +69,11 @@ def tasks() -> list[Task]:
 
 
 async def judged(host: Host, environment: str, task: Task) -> Verdict:
-    """Run one task in a sandbox of its own."""
+    """Run one task in a sandbox of its own.
+
+    Raises:
+        UsageError, WorkerStartFailed: Nothing can be judged here: a wrong name, wrong settings, a broken provider.
+    """
     began = time.monotonic()
 
     def verdict(why: str, *, passed: bool = False, output_bytes: int = 0) -> Verdict:
@@ -77,9 +84,11 @@ async def judged(host: Host, environment: str, task: Task) -> Verdict:
         async with host.lease(environment, run="evaluation", ttl_s=60 + 10 * TIMEOUT_S) as sandbox:
             await sandbox.write_bytes("program.sh", task.program.encode())
             outcome = await sandbox.execute(["sh", "program.sh"], timeout_s=TIMEOUT_S, output_limit_bytes=KEPT_BYTES)
+    except (UsageError, WorkerStartFailed):
+        raise  # no other task would fare better
     except SandportError as error:
-        # Not the program's doing: no sandbox, no worker, a lost connection. It may be tried again; a verdict may not.
-        return verdict(f"not judged: {error}")
+        # Not the program's doing: no sandbox, a lost connection. The task may be tried again; this is no verdict.
+        return verdict(f"not judged: {str(error).splitlines()[0]}")
     count = outcome.stdout.total_bytes
     if outcome.ended == "timedOut":
         return verdict(f"timed out after {TIMEOUT_S:g} s", output_bytes=count)
@@ -97,7 +106,11 @@ async def judged(host: Host, environment: str, task: Task) -> Verdict:
 
 
 async def evaluate(environment: str, work: Sequence[Task], *, at_once: int) -> list[Verdict]:
-    """Judge every task, so many at once; the verdicts come in the order of the tasks."""
+    """Judge every task, so many at once; the verdicts come in the order of the tasks.
+
+    Raises:
+        ExceptionGroup: Of what `judged` raises; whatever ran beside it was cancelled, and has ended.
+    """
     places = asyncio.Semaphore(at_once)
     done = 0
 
@@ -111,7 +124,9 @@ async def evaluate(environment: str, work: Sequence[Task], *, at_once: int) -> l
             print(f"{done}/{len(work)} {task.name}: {found.why}", file=sys.stderr)
             return found
 
-        return await asyncio.gather(*(one(task) for task in work))
+        async with asyncio.TaskGroup() as group:
+            judging = [group.create_task(one(task)) for task in work]
+        return [task.result() for task in judging]
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
@@ -125,13 +140,25 @@ def table(verdicts: Sequence[Verdict]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command: 0 when every task was judged, well or not."""
+    """The command; answers its exit code."""
     parser = argparse.ArgumentParser(description="Judge a list of tasks, each in a sandbox of its own.")
     parser.add_argument("--environment", default="local", help="a provider, or an environment of sandport.toml")
     parser.add_argument("--at-once", type=int, default=20, help="how many sandboxes at once (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of the table")
     chosen = parser.parse_args(arguments)
-    verdicts = asyncio.run(evaluate(chosen.environment, tasks(), at_once=chosen.at_once))
+    if chosen.at_once < 1:
+        parser.error("--at-once: give 1 or more")
+    try:
+        verdicts = asyncio.run(evaluate(chosen.environment, tasks(), at_once=chosen.at_once))
+    except KeyboardInterrupt:
+        print("interrupted; the sandboxes have ended", file=sys.stderr)
+        return 130
+    except SandportError as error:  # the host itself does not open
+        print(error, file=sys.stderr)
+        return 2
+    except ExceptionGroup as failed:
+        print(failed.exceptions[0], file=sys.stderr)
+        return 2
     print(json.dumps([asdict(v) for v in verdicts]) if chosen.json else table(verdicts))
     return 1 if any(v.why.startswith("not judged") for v in verdicts) else 0
 

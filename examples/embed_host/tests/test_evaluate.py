@@ -1,11 +1,16 @@
 """The example does what its README says."""
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from examples.embed_host.evaluate import evaluate, table, tasks
+from examples.embed_host import evaluate as example
+from examples.embed_host.evaluate import evaluate, main, table, tasks
 
 
 @pytest.mark.slow
@@ -26,3 +31,41 @@ def test_each_task_is_judged_and_none_hurts_another(tmp_path: Path, monkeypatch:
     assert verdicts["floods"].output_bytes == 50_000_000
     assert list((tmp_path / "home" / "workers" / "local").glob("sp*")) == []
     assert "17 of 22 passed" in table(list(verdicts.values()))
+
+
+def test_a_name_that_nobody_has_is_told_once_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SANDPORT_HOME", str(tmp_path / "home"))
+    assert main(["--environment", "lcoal"]) == 2
+    what, to_do = capsys.readouterr().err.splitlines()
+    assert "there is no environment or provider 'lcoal'; did you mean 'local'?" in what
+    assert "pip install" in to_do
+    assert "sandport.toml" in to_do
+
+
+def test_a_home_that_cannot_be_used_is_told_in_two_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SANDPORT_HOME", str(tmp_path / "file" / "home"))
+    assert main([]) == 2
+    assert "SANDPORT_HOME" in capsys.readouterr().err.splitlines()[1]
+
+
+@pytest.mark.slow
+def test_a_ctrl_c_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
+    environ = {**os.environ, "SANDPORT_HOME": str(tmp_path / "home")}
+    command = [sys.executable, example.__file__]
+    with subprocess.Popen(
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()  # others run, one of them for three seconds
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, ""), first + err
+    assert err.splitlines()[-1] == "interrupted; the sandboxes have ended"
+    assert list((tmp_path / "home" / "workers" / "local").glob("sp*")) == []
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
