@@ -147,6 +147,27 @@ async def test_a_large_call_goes_out_in_slices_and_others_wait_until_it_is_throu
     assert sizes[:10] == [SLICE_BYTES] * 10
 
 
+async def test_a_pipe_that_breaks_in_the_middle_of_a_large_call_gets_no_more_of_it() -> None:
+    """asyncio warns of each write to a pipe that is lost."""
+    wire = await Wire().greet()
+    sizes: list[int] = []
+
+    class Breaks(type(wire.pipe)):  # type: ignore[misc]
+        def write(self, data: Any) -> None:
+            sizes.append(len(data))
+
+        def is_closing(self) -> bool:
+            return len(sizes) >= 3
+
+    wire.pipe.__class__ = Breaks
+    call = await wire.client.begin(METHODS["probe"], params(10 * SLICE_BYTES), deadline_s=None)
+    wire.client.resume_writing()
+    wire.client.finish_writing()
+    assert sizes == [SLICE_BYTES] * 3
+    wire.client.close(report(), "it crashed")
+    assert isinstance(await failure_of(call), WorkerCrashed)
+
+
 async def test_what_is_left_of_a_large_call_goes_out_before_the_pipe_is_closed() -> None:
     wire = await Wire().greet()
     wire.client.pause_writing()

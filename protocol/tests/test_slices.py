@@ -83,6 +83,20 @@ def test_before_the_pipe_is_closed_all_that_waits_is_given_to_it() -> None:
     assert transport.slices.pending_bytes == 0
 
 
+def test_a_pipe_that_breaks_in_the_middle_of_a_frame_gets_no_more_of_it() -> None:
+    written: list[int] = []
+
+    def breaks(data: bytes | memoryview) -> None:
+        written.append(len(data))
+        if len(written) == 3:
+            slices.drop()
+
+    slices = Slices(breaks)
+    slices.write(b"x" * 10 * SLICE_BYTES)
+    assert written == [SLICE_BYTES] * 3
+    assert slices.pending_bytes == 0
+
+
 def test_what_nobody_reads_is_forgotten() -> None:
     transport = Transport([1])
     transport.slices.write(b"x" * 3 * SLICE_BYTES)

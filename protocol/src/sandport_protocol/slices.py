@@ -54,7 +54,7 @@ class Slices:
             self._next()
 
     def drop(self) -> None:
-        """Forget what waits: nobody reads it."""
+        """Forget what waits, as nobody reads it; may be called by `write`."""
         self._rest.clear()
         self.pending_bytes = 0
 

@@ -85,7 +85,10 @@ class _Pipes(asyncio.Protocol):
 
     def _give(self, data: bytes | memoryview) -> None:
         assert self.writer is not None  # it is there before anything is read
-        self.writer.write(data)
+        if self.writer.is_closing():
+            self.slices.drop()  # also in the middle of a frame: asyncio would warn of each slice
+        else:
+            self.writer.write(data)
 
     def _hold_back(self) -> None:
         if not self._held_back and self.reader is not None:

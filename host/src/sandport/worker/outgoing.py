@@ -72,11 +72,12 @@ class Outgoing:
         self._slices.drop()
 
     def _send(self, frame: bytes) -> None:
-        if self.transport is None or self.transport.is_closing():
-            self.drop()
-        else:
+        if self.transport is not None:
             self._slices.write(frame)
 
     def _give(self, data: bytes | memoryview) -> None:
         assert self.transport is not None  # or nothing was sent
-        self.transport.write(data)
+        if self.transport.is_closing():
+            self.drop()  # also in the middle of a frame: asyncio would warn of each slice
+        else:
+            self.transport.write(data)
