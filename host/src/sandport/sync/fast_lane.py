@@ -21,12 +21,11 @@ from sandport.sync.meter import Meter
 from sandport.sync.mirror import KnownPaths
 from sandport.sync.scan import Scanner
 from sandport.sync.second_process import Answer, SecondProcess
-from sandport.sync.small_files import CHUNK_FILES, SMALL_BYTES, STRETCH_BYTES, UNDONE, Making, copy_small
+from sandport.sync.small_files import CHUNK_FILES, SMALL_BYTES, STRETCH_FILES, UNDONE, Making, copy_small
 from sandport.sync.target import TargetTree
 
 __all__ = ["FastLane", "Sharing", "wrong_size"]
 
-_STRETCH_FILES: Final = 256 * CHUNK_FILES
 _SHARED_FILES: Final = 3 * CHUNK_FILES
 """Fewer than these are not worth the asking."""
 
@@ -40,7 +39,7 @@ class Sharing(NamedTuple):
     A tree of so many files is likely to have as many more as make up for it.
     """
 
-    after_files: int = 256
+    after_files: int = 512
     start: Callable[[], SecondProcess | None] = SecondProcess.start
 
 
@@ -80,7 +79,6 @@ class FastLane:
         self._second: SecondProcess | None = None
         self._shares = False
         self._stretch: list[bytes] = []
-        self._stretch_bytes = 0
 
     def __enter__(self) -> Self:
         return self
@@ -97,10 +95,7 @@ class FastLane:
         if not self._shares:
             return () if self._copy(name, making) else (name,)
         self._stretch.append(name)
-        self._stretch_bytes += len(name) + 1
-        if len(self._stretch) < _STRETCH_FILES and self._stretch_bytes < STRETCH_BYTES - 256:
-            return ()
-        return self.rest()
+        return self.rest() if len(self._stretch) == STRETCH_FILES else ()
 
     def rest(self) -> Sequence[bytes]:
         """`scan.Taker.rest`."""
@@ -108,7 +103,6 @@ class FastLane:
         if not names:
             return ()
         self._stretch = []
-        self._stretch_bytes = 0
         making = self._tree.making
         assert making is not None  # or nothing would have been taken
         if len(names) >= _SHARED_FILES and self._second is not None and self._has_room(len(names)):

@@ -44,7 +44,8 @@ class SyncResult(msgspec.Struct, frozen=True, kw_only=True):
         links: Symbolic links written.
         total_bytes: The sizes of the files that were written, holes included.
         skipped: What was left out. The three lists hold at most the first 10,000 notices and 4 MiB of paths
-            each, because a sandbox can make more of them than fit in memory; the counts are always whole.
+            each, because a sandbox can make more of them than fit in memory; the counts are always whole. What is in
+            one directory comes in no particular order.
         refused: Links that were left out.
         changed: What was changed by somebody else while it was read.
         skipped_count: How many notices of its kind there were, listed or not; likewise the two below.

@@ -191,29 +191,35 @@ class Scanner:
             SyncError: Something cannot be read for a reason that is not the file's own.
         """
         steps = self._walk.steps()
+        taker = self.taker
         try:
             for step in steps:
-                if step is None:
-                    yield DIRECTORY_END
+                if isinstance(step, os.DirEntry):
+                    if not step.is_file(follow_symlinks=False):
+                        yield from self._no_file(step)
+                    elif taker is None:
+                        yield from self._file(os.fsencode(step.name), OPEN_FILE)
+                    else:
+                        for name in taker.take(os.fsencode(step.name)):
+                            yield from self._file(name, OPEN_FILE)
                 elif isinstance(step, Entered):
                     status = step.status
                     yield DirectoryEntry(step.name, status.st_mode & DIRECTORY_MODE_BITS, status.st_mtime_ns)
-                elif isinstance(step, Listed):
-                    if self.taker is not None:
-                        for name in self.taker.rest():
-                            yield from self._file(name, OPEN_FILE)
-                elif step.is_file(follow_symlinks=False):
-                    name = os.fsencode(step.name)
-                    for left in (name,) if self.taker is None else self.taker.take(name):
-                        yield from self._file(left, OPEN_FILE)
-                elif not step.is_symlink():
-                    self._special(step)
-                elif self._follow_symlinks:
-                    yield from self._followed(step)
-                else:
-                    yield from self._link(os.fsencode(step.name))
+                elif step is None:
+                    yield DIRECTORY_END
+                elif taker is not None:
+                    for name in taker.rest():
+                        yield from self._file(name, OPEN_FILE)
         finally:
             steps.close()
+
+    def _no_file(self, item: os.DirEntry[str]) -> Generator[Entry, None, None]:
+        if not item.is_symlink():
+            self._special(item)
+        elif self._follow_symlinks:
+            yield from self._followed(item)
+        else:
+            yield from self._link(os.fsencode(item.name))
 
     def _followed(self, item: os.DirEntry[str]) -> Generator[Entry, None, None]:
         """What a link leads to that is no directory, if it leads to anything."""

@@ -21,7 +21,7 @@ __all__ = [
     "PROGRAM",
     "READY",
     "SMALL_BYTES",
-    "STRETCH_BYTES",
+    "STRETCH_FILES",
     "UNDONE",
     "Making",
     "copy_small",
@@ -50,10 +50,11 @@ READY = b"ready"
 CHUNK_FILES = 8
 """How many files of a stretch either process takes at a time."""
 
-STRETCH_BYTES = 32 << 10
-"""What the names of a stretch may take, so that one message has room for them."""
+STRETCH_FILES = 512
+"""How many names one message brings at most."""
 
 _FILE_MODE_BITS = 0o777
+_NAME_BYTES = 256
 _LOOKS_EVERY_S = 1.0
 _DESCRIPTORS = 3
 _DESCRIPTOR_BYTES = 4
@@ -184,24 +185,25 @@ def _serve() -> None:
     size of what is in `Making.odd`.
     """
     import _socket
+    import sys
 
     parent = os.getppid()
     channel = _socket.socket(fileno=0)
     channel.settimeout(_LOOKS_EVERY_S)
     channel.send(READY)
+    room_bytes = (STRETCH_FILES + 1) * _NAME_BYTES
     room = _socket.CMSG_SPACE(_DESCRIPTORS * _DESCRIPTOR_BYTES)
     # Looked at beside the end of input: a copy of the other end may live on in a process that the parent forked.
     while os.getppid() == parent:
         try:
-            message, ancillary, _, _ = channel.recvmsg(2 * STRETCH_BYTES, room)
+            message, ancillary, flags, _ = channel.recvmsg(room_bytes, room)
         except TimeoutError:
             continue
-        if not message:
+        if not message or flags & (_socket.MSG_TRUNC | _socket.MSG_CTRUNC):
+            # The end; or longer names than a system should have, or no room for one more descriptor.
             return
         handed = b"".join(data for _, _, data in ancillary)
         places = range(0, len(handed), _DESCRIPTOR_BYTES)
-        import sys
-
         source_fd, target_fd, tokens_fd = (
             int.from_bytes(handed[place : place + _DESCRIPTOR_BYTES], sys.byteorder) for place in places
         )
