@@ -7,9 +7,6 @@ import pytest
 
 from examples.pytest_in_sandbox.run import main
 
-# The kit, which brings a plugin for pytest, is installed here as a link to its source.
-KIT = Path(__file__).resolve().parents[3] / "tests" / "conformance" / "src"
-
 TESTS = """
 from pathlib import Path
 
@@ -37,7 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_report_comes_home_and_the_code_is_pytests_own(
     project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(project), "--expose", str(KIT), "--junit", str(tmp_path / "report.xml")]) == 1
+    assert main([str(project), "--junit", str(tmp_path / "report.xml")]) == 1
     suite = next(ET.parse(tmp_path / "report.xml").iter("testsuite"))
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
     assert "1 failed, 1 passed" in capfd.readouterr().out
@@ -46,5 +43,26 @@ def test_the_report_comes_home_and_the_code_is_pytests_own(
 
 @pytest.mark.slow
 def test_what_comes_after_two_dashes_is_pytests(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main([str(project), "--expose", str(KIT), "--", "-k", "good"]) == 0
+    assert main([str(project), "--", "-k", "good"]) == 0
     assert "1 passed, 1 deselected" in capfd.readouterr().out
+
+
+def test_what_is_wrong_is_told_in_a_line_or_two(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(project), "--environment", "lcoal"]) == 2
+    assert "did you mean 'local'?" in capsys.readouterr().err.splitlines()[0]
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path / "nowhere")])
+    assert "nowhere is no folder" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_pytest_that_does_not_come_up_leaves_no_report_and_says_why(
+    project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(project), "--junit", str(tmp_path / "report.xml"), "--", "--no-such-option"]) == 4
+    said = capfd.readouterr().err
+    assert "no-such-option" in said
+    assert "pytest wrote no report" in said
+    assert not (tmp_path / "report.xml").exists()
