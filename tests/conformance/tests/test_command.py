@@ -35,6 +35,7 @@ def test_a_broken_worker_ends_with_1_and_the_way_to_mend_it(capsys: pytest.Captu
     out = capsys.readouterr().out
     assert "FAIL           L0 FRAME-2" in out
     assert "fix: Split the bytes at 0x0A" in out
+    assert "next: `sandport-conformance explain FRAME-2`" in out
 
 
 def test_a_worker_that_cannot_be_started_ends_with_3_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:

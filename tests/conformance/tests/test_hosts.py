@@ -89,6 +89,7 @@ def test_the_report_on_a_host_is_written_for_machines_and_for_people(tmp_path: P
     page = html.read_text(encoding="utf-8")
     assert "<td>CMD-20/low</td>" in page
     assert "the host gave no answer" in page
+    assert "<dt>fails</dt><dd>a host that believes any result</dd>" in page
 
 
 def test_a_check_of_a_host_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,9 +121,29 @@ def test_the_junit_file_has_one_case_for_each_check_and_fault() -> None:
     assert kinds["left behind"] == ["failure"]
 
 
+def test_a_long_message_is_short_in_junit_and_tells_its_size() -> None:
+    (bad,) = [result for result in REPORT.results if result.id == "FRAME-3"]
+    long = Entry(at_s=1.0, direction="sent", text="y" * 5000 + "\n", size_bytes=9000)
+    evidence = dataclasses.replace(bad.evidence[0], transcript=(long,))
+    report = dataclasses.replace(REPORT, results=(dataclasses.replace(bad, evidence=(evidence,)),))
+    failure = next(ET.fromstring(to_junit(report)).iter("failure"))
+    assert f"   1.0000 sent     {'y' * 1000} ... (9000 bytes)\n" in (failure.text or "")
+
+
 def test_a_fault_of_the_kit_and_a_start_that_failed_are_errors_in_junit() -> None:
     report = dataclasses.replace(GOOD, faults=(Fault(check="X", traceback="T"),), not_started="it ended")
     assert ET.fromstring(to_junit(report)).get("errors") == "2"
+
+
+def test_the_page_tells_how_to_repeat_the_checks_that_were_asked_for_by_name() -> None:
+    page = to_html(dataclasses.replace(GOOD, level=""))
+    assert "sandport-conformance run --only FRAME-2 --seed 7 -- " in page
+
+
+def test_the_page_of_a_worker_that_did_not_start_has_no_empty_table() -> None:
+    page = to_html(dataclasses.replace(GOOD, results=(), not_started="it ended\nnext: look"))
+    assert "next: look" in page
+    assert "All checks" not in page
 
 
 class _Page(HTMLParser):
@@ -162,7 +182,15 @@ def test_the_page_is_whole_shows_everything_and_loads_nothing() -> None:
     for result in REPORT.results:
         assert result.id in page.text
         assert result.reason in page.text.replace("\ufffd", "\x00") or result.verdict is Verdict.GOOD
-    for said in (REPORT.summary, "sandbox sp1 was still listed", "a note", "--seed 7", "signal 9", "15 MiB", "0.25 s"):
+    for said in (
+        REPORT.summary,
+        "sandbox sp1 was still listed",
+        "a note",
+        "run --level L3 --seed 7 -- ",
+        "signal 9",
+        "15 MiB",
+        "0.25 s",
+    ):
         assert said in page.text
     assert "(5000 bytes in all)" in page.text
     assert "alert(1)" in page.text

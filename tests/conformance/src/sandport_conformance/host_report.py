@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from .outcomes import Outcome, Severity
+from .report_html import prose
 from .report_junit import clean
 from .report_style import STYLE
 
@@ -41,7 +42,7 @@ def to_html(report: HostReport) -> str:
     verdict = "good" if report.exit_code == 0 else "bad"
     rows = "".join(
         f"<tr class={_css(result)}><td>{escape(result.check.id)}</td><td>{escape(result.check.severity)}</td>"
-        f"<td class=outcome>{escape(result.outcome)}</td><td>{escape(result.check.title)}{_why(result)}</td>"
+        f"<td class=outcome>{escape(result.outcome)}</td><td>{prose(result.check.title)}{_why(result)}</td>"
         f"<td class=number>{result.took_s:.2f} s</td></tr>"
         for result in report.results
     )
@@ -62,13 +63,30 @@ def to_html(report: HostReport) -> str:
         f"<style>{STYLE}</style></head><body>",
         f"<header class={verdict}><h1>Conformance of a host</h1><p class=summary>{escape(report.summary)}</p></header>",
         f"<main><dl><dt>host</dt><dd>{escape(shlex.join(report.command))}</dd></dl>{faults}",
-        f"<h2>All checks</h2><div class=wide><table class=checks><thead><tr>{heads}</tr></thead>",
+        *_stories(report),
+        f"<h2>All checks</h2><div class=wide><table class='checks hosts'><thead><tr>{heads}</tr></thead>",
         f"<tbody>{rows}</tbody></table></div>",
     ]
     if memory:
         heads = "".join(f"<th>{name}</th>" for name in ("worker", "peak", "grown by", "bound"))
         parts.append(f"<h2>Memory</h2><table><thead><tr>{heads}</tr></thead><tbody>{memory}</tbody></table>")
     return "\n".join([*parts, "</main></body></html>"]) + "\n"
+
+
+def _stories(report: HostReport) -> list[str]:
+    told = [_story(result) for result in report.failed]
+    return ["<h2>What did not pass</h2>", *told] if told else []
+
+
+def _story(result: HostResult) -> str:
+    check = result.check
+    source = f"<dt>seen in</dt><dd>{escape(check.source)}</dd>" if check.source else ""
+    return (
+        f"<section class={_css(result)}><h3>{escape(check.id)} <small>{escape(check.severity)}</small></h3>"
+        f"<p class=reason>{escape(result.reason)}</p>"
+        f"<dl><dt>clause</dt><dd>{prose(check.requirement.clause)}</dd><dt>why</dt><dd>{prose(check.why)}</dd>"
+        f"<dt>fails</dt><dd>a host that {prose(check.broken)}</dd>{source}</dl></section>"
+    )
 
 
 def _is_bad(result: HostResult) -> bool:

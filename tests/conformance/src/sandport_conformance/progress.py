@@ -54,7 +54,7 @@ class Progress:
         if not self._quiet:
             for note in report.notes:
                 self._out.write(f"note: {note}\n")
-        bad = [result.id for result in report.results if result.verdict is Verdict.BAD]
+        bad = [result.id for result in sorted(report.results, key=_level) if result.verdict is Verdict.BAD]
         if bad and not self._quiet:
             self._out.write(
                 f"next: `sandport-conformance explain {bad[0]}` tells what is asked and why; "
@@ -65,3 +65,7 @@ class Progress:
 
     def _paint(self, text: str, verdict: Verdict) -> str:
         return f"\x1b[{_COLOURS[verdict]}m{text}\x1b[0m" if self._coloured else text
+
+
+def _level(result: Result) -> str:
+    return result.check.level  # what is wrong below is often the cause of what is wrong above

@@ -32,8 +32,11 @@ def to_html(report: Report) -> str:
     ]
     if told:
         parts.append("<h2>What did not pass</h2>")
-        parts += [_story(result) for result in sorted(told, key=lambda result: _ORDER.index(result.verdict))]
-    parts += ["<h2>All checks</h2>", _table(report), "</main></body></html>"]
+        told.sort(key=lambda result: (_ORDER.index(result.verdict), result.check.level))  # the cause is often below
+        parts += map(_story, told)
+    if report.results:
+        parts += ["<h2>All checks</h2>", _table(report)]
+    parts.append("</main></body></html>")
     return "\n".join(parts) + "\n"
 
 
@@ -61,15 +64,24 @@ def _facts(report: Report) -> str:
         "worker": shlex.join(report.command),
         "judged": report.began_at.strftime("%Y-%m-%d %H:%M UTC") + f", in {report.duration_s:.1f} s",
         "kit": f"sandport-conformance {report.kit_version}, protocol {report.protocol_version}",
-        "repeat with": f"--seed {report.seed}" + (f" --level {report.level}" if report.level else ""),
+        "repeat with": _command(report),
         "machine": f"{report.platform}; time limits times {report.scale:.1f}",
     }
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
     return f"<dl>{rows}</dl>"
 
 
+def _command(report: Report) -> str:
+    asked = f"--level {report.level}"
+    if not report.level:
+        asked = "--only " + " ".join(result.id for result in report.results)
+    return f"sandport-conformance run {asked} --seed {report.seed} -- {shlex.join(report.command)}"
+
+
 def _whole_run(report: Report) -> str:
     parts = []
+    if report.not_started or report.left or report.faults:
+        parts.append("<h2>The whole run</h2>")
     if report.not_started:
         parts.append(f"<section class=bad><h3>Not started</h3><pre>{escape(report.not_started)}</pre></section>")
     if report.left:
@@ -96,13 +108,13 @@ def _story(result: Result) -> str:
         f"<h3>{escape(check.id)} <small>{escape(check.level)} {escape(check.severity)} "
         f"{escape(_label(result))}</small></h3>"
         f"<p class=reason>{escape(result.reason)}</p>{known}"
-        f"<dl><dt>clause</dt><dd>{_prose(check.requirement.clause)}</dd>"
-        f"<dt>why</dt><dd>{_prose(check.why)}</dd><dt>fix</dt><dd>{_prose(check.fix)}</dd>{source}</dl>"
+        f"<dl><dt>clause</dt><dd>{prose(check.requirement.clause)}</dd>"
+        f"<dt>why</dt><dd>{prose(check.why)}</dd><dt>fix</dt><dd>{prose(check.fix)}</dd>{source}</dl>"
         f"{evidence}</section>"
     )
 
 
-def _prose(text: str) -> str:
+def prose(text: str) -> str:
     """Text of ours, in which backquotes mean code."""
     return re.sub("`([^`]*)`", r"<code>\1</code>", escape(text))
 
@@ -130,7 +142,7 @@ def _table(report: Report) -> str:
     rows = "".join(
         f"<tr class={_css(result)}><td>{escape(result.check.level)}</td><td>{_link(result)}</td>"
         f"<td>{escape(result.check.severity)}</td><td class=outcome>{escape(_label(result))}</td>"
-        f"<td>{_prose(result.check.title)}{_why_not(result)}</td>"
+        f"<td>{prose(result.check.title)}{_why_not(result)}</td>"
         f"<td class=number>{result.duration_s:.2f} s</td><td class=number>{_memory(result)}</td></tr>"
         for result in report.results
     )

@@ -35,6 +35,7 @@ table { border-collapse: collapse; width: 100%; }
 .checks th { text-align: left; color: var(--soft); font-weight: 500; }
 .checks th, .checks td { padding: .35rem .6rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 .checks td:nth-child(-n+4), .checks .number { white-space: nowrap; } .checks .number { text-align: right; }
+.hosts td:nth-child(4) { white-space: normal; overflow-wrap: anywhere; }
 .checks small { color: var(--soft); }
 tr.good .outcome { color: var(--good); } tr.bad .outcome { color: var(--bad); font-weight: 600; }
 tr.warning .outcome { color: var(--warning); } tr.none .outcome { color: var(--none); }
