@@ -35,8 +35,8 @@ _HEAD = """# What the kit checks
 
 Written by `python -m sandport_conformance.checks_page --write` from the checks themselves.
 
-Each entry is a requirement of [SPEC.md]({spec}), with its clause and its word, and then each check of it: what a worker
-does that passes, why that matters to whoever uses it, what fails, and
+Each entry is a requirement of [SPEC.md]({spec}) with its clause, and then each check of it: what a worker does that
+passes, why that matters to whoever uses it, what fails, and
 
 - *Seen:* public reports of just this, by project and number;
 - *Catches:* workers of the kit that are broken on purpose and that the check must fail. What follows is the shortest of
@@ -119,7 +119,7 @@ class _Page:
                     yield from self._check(check)
 
     def _clause(self, requirement: Requirement) -> Iterator[str]:
-        yield f"> {requirement.clause} [{requirement.severity}]({_SPEC_LINK}#{self.places[requirement.id]})"
+        yield f"> {requirement.clause} [SPEC.md]({_SPEC_LINK}#{self.places[requirement.id]})"
         yield ""
 
     def _check(self, check: Check) -> Iterator[str]:
@@ -188,8 +188,11 @@ def _unseen() -> Iterator[str]:
         path, _, name = entry["test"].partition("::")
         sentence = name.removeprefix("test_").partition("[")[0].replace("_", " ")
         yield f"| {entry['requirement']} | {entry['reason']} | [{sentence}](../../{path}) |"
-    rest = ", ".join(one.id for one in requirements().values() if one.level == "-")
+    judged = {one for check in every_host_check() for one in (check.requirement, *check.also)}
+    unjudged = [one for one in requirements().values() if one.binds != "worker" and one.level != "-"]
     yield ""
+    yield f"Hosts are bound by more than is judged yet: {', '.join(one.id for one in unjudged if one not in judged)}."
+    rest = ", ".join(one.id for one in requirements().values() if one.level == "-")
     yield f"{rest} bind those who write the protocol, and no program."
 
 
