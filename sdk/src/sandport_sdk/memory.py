@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 TRAFFIC_BYTES = 8 * 1024 * 1024
 """Bytes in and out after which it is worth the while."""
 LOOKS_S = (1.0, 4.0, 16.0, 64.0)
-"""From there to the giving back, so that a busy worker does not give back what it is about to need; and again, for what
-a handler was still at."""
+"""From the last of them to the giving back, so that a busy worker does not give back what it is about to need; and to
+giving back again, for what a handler was still at."""
 AT_HAND_BYTES = 31 * 1024 * 1024
 """Buffers of up to so much come out of the heap, and up to twice as much is kept; 32 MiB is the C library's most."""
-OTHERWISE_BYTES = 512 * 1024
-"""The same at all other times: more than a read of the event loop (`sandport_protocol.framing`)."""
+AFTERWARDS_BYTES = 4 * 1024 * 1024
+"""The same after the giving back: messages of 1 MiB still map nothing anew."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
@@ -39,18 +39,17 @@ class MemoryTrimmer:
         """So many bytes went in or out."""
         self._passed += size
         if self._passed >= TRAFFIC_BYTES:
-            self._passed = -(1 << 62)  # nothing is counted until the look
-            if self._mallopt is None:
+            self._passed = 0
+            if self._mallopt is not None:
+                self._keep(AT_HAND_BYTES)
+            elif self._look is None:
                 # The C library goes by the largest buffer that was ever freed. Mapped, and never touched.
                 bytes(AT_HAND_BYTES)
-            else:
-                self._keep(AT_HAND_BYTES)
             if self._look is not None:
                 self._look.cancel()
             self._look = self._loop.call_later(LOOKS_S[0], self._give_back, LOOKS_S[1:])
 
     def _give_back(self, looks_s: tuple[float, ...]) -> None:
-        self._passed = 0
         if self._mallopt is None:
             # Here and not above: most workers never need it.
             import ctypes
@@ -59,7 +58,7 @@ class MemoryTrimmer:
             library = ctypes.CDLL(None)
             self._mallopt = getattr(library, "mallopt", lambda option, value: None)
             self._trim = getattr(library, "malloc_trim", self._trim)
-        self._keep(OTHERWISE_BYTES)
+        self._keep(AFTERWARDS_BYTES)
         self._trim(0)
         self._look = self._loop.call_later(looks_s[0], self._give_back, looks_s[1:]) if looks_s else None
 
