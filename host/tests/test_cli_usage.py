@@ -51,8 +51,8 @@ WRONG = [
     (["run", "--timeout"], "'--timeout' requires an argument"),
     (["rnu"], "No such command 'rnu'"),
     (["--log-format", "xml", "providers"], "'xml' is not one of 'plain', 'json'"),
-    (["--config", "gone.toml", "run", "--", "true"], "gone.toml: no such file (named by --config)"),
-    (["providers", "--config", "gone.toml"], "gone.toml: no such file (named by --config)"),
+    (["--config", "gone.toml", "run", "--", "true"], "gone.toml: no such file (named by --config"),
+    (["providers", "--config", "gone.toml"], "gone.toml: no such file (named by --config"),
     (["providers", "extra"], "unexpected extra argument (extra)"),
 ]
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.architecture.workspace import MEMBERS
 
-PUBLIC = ["sandport", "sandport_sdk.v1", "sandport_protocol"]
+PUBLIC = ["sandport", "sandport.blocking", "sandport.errors", "sandport.hooks", "sandport_sdk.v1", "sandport_protocol"]
 
 
 def documented_assignments(source: Path) -> set[str]:

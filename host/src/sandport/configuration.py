@@ -149,7 +149,7 @@ def load(
     """
     environ = os.environ if environ is None else environ
     if path is not None:
-        return _trusted(Path(path), "--config")
+        return _trusted(Path(path), "--config, or Host.open")
     named = environ.get("SANDPORT_CONFIG")
     own = user_file(environ)
     if named:
@@ -169,7 +169,7 @@ def load(
 def _trusted(path: Path, origin: str) -> Configuration:
     table = _read_file(path)
     if table is None:
-        raise ConfigurationInvalid(f"{path}: no such file (named by {origin})")
+        raise ConfigurationInvalid(f"{path}: no such file (named by {origin}); name one that exists")
     return _whole(table, path)
 
 
@@ -219,13 +219,15 @@ def _read_file(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
             return None
-        raise ConfigurationInvalid(f"{path}: cannot be read: {error.strerror}") from error
+        raise ConfigurationInvalid(
+            f"{path}: cannot be read: {error.strerror}; give this user the right to it"
+        ) from error
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ConfigurationInvalid(f"{path}: is not a regular file")
+            raise ConfigurationInvalid(f"{path}: is not a regular file; name a {FILE_NAME}")
         if status.st_size > CEILING_BYTES:
-            raise ConfigurationInvalid(f"{path}: is larger than {CEILING_BYTES // 1024} KiB")
+            raise ConfigurationInvalid(f"{path}: is larger than {CEILING_BYTES // 1024} KiB; is it a {FILE_NAME}?")
         content = file.read(CEILING_BYTES)
     try:
         return tomllib.loads(content.decode())
@@ -399,10 +401,14 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
         for depth, part in enumerate(parts[:-1], start=1):
             inner = table.setdefault(part, {})
             if not isinstance(inner, dict):
-                raise ConfigurationInvalid(f"-c {pair}: {'.'.join(parts[:depth])} was given a value before")
+                raise ConfigurationInvalid(
+                    f"-c {pair}: {'.'.join(parts[:depth])} was given a value before; leave one of the two out"
+                )
             table = inner
         if isinstance(table.get(parts[-1]), dict):
-            raise ConfigurationInvalid(f"-c {pair}: keys below {key.strip()} were given before")
+            raise ConfigurationInvalid(
+                f"-c {pair}: keys below {key.strip()} were given before; leave one of the two out"
+            )
         table[parts[-1]] = _scalar(text)
     return config
 

@@ -241,7 +241,9 @@ async def _off_the_loop(lease: LeaseResult, copy: Callable[[int, Callable[[], bo
     try:
         root_fd = os.open(unpack(lease.local_root), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise SandboxLost(f"the sandbox's directory is gone: {error.strerror}", dispatched="no") from error
+        raise SandboxLost(
+            f"the sandbox's directory is gone: {error.strerror}; take a new lease", dispatched="no"
+        ) from error
     stop = threading.Event()
     try:
         return await in_a_thread(partial(copy, root_fd, stop.is_set), stop)

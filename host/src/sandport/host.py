@@ -19,6 +19,7 @@ from sandport_protocol import codec, versions
 from sandport_protocol.limits import DEFAULTS, Limits
 from sandport_protocol.methods import METHODS
 from sandport_protocol.v1 import (
+    VARIABLE_NAME,
     AcquireLeaseParams,
     Egress,
     InitializeParams,
@@ -317,7 +318,7 @@ class Host:
 
     def _supervisor(self, provider: str, tenant: str | None = None) -> Supervisor:
         if self._closing:
-            raise UsageError("the host is closed")
+            raise UsageError("the host is closed; use it inside of its block, or open another")
         settings = self.configuration.providers.get(provider, ProviderSettings())
         key = worker_key(provider, tenant, settings.isolation)
         supervisor = self._supervisors.get(key)
@@ -588,6 +589,9 @@ class Host:
     ) -> LeaseRequest:
         if not 0 < ttl_s <= LONGEST_S:
             raise UsageError(f"ttl_s is {ttl_s}; give seconds above 0 and up to {LONGEST_S:g}")
+        if name == "":
+            raise UsageError("the name of the lease is empty; leave it out, or give one")
+        _check_variables(env)
         provider, base, variables = self._resolved(environment)
         return LeaseRequest(
             sandbox_id=new_sandbox_id(os.urandom(17)),
@@ -626,6 +630,15 @@ class Host:
             worker = supervisor.current
             if worker is not None:
                 worker.let_go()
+
+
+def _check_variables(env: Mapping[Any, Any]) -> None:
+    """Now, and not with the first command: what is wrong here is wrong for each."""
+    for variable, value in env.items():
+        if not isinstance(variable, str) or not VARIABLE_NAME.fullmatch(variable):
+            raise UsageError(f"env: {variable!r} is not a variable's name (letters, digits and _, no leading digit)")
+        if not isinstance(value, str | bytes):
+            raise UsageError(f"env: {variable} is {value!r}; a variable's value is text or bytes")
 
 
 def _hung_in(plugins: Sequence[object], log: Log) -> Plugins | None:

@@ -291,9 +291,9 @@ def _unique(plain: str, taken: set[str]) -> str:
 def _usable(hook: str, found: pluggy.HookImpl) -> Implementation:
     implementation = Implementation(hook, found.plugin_name, found)
     if found.hookwrapper or found.wrapper:
-        raise UsageError(f"{implementation} is a wrapper, which hooks of a host cannot be")
+        raise UsageError(f"{implementation} is a wrapper, which hooks of a host cannot be; make it a plain function")
     if inspect.isgeneratorfunction(found.function) or inspect.isasyncgenfunction(found.function):
-        raise UsageError(f"{implementation} is a generator, which nobody iterates")
+        raise UsageError(f"{implementation} is a generator, which nobody iterates; make it a plain function")
     if hook == "sandport_redact" and implementation.is_async:
-        raise UsageError(f"{implementation} is async; a log record waits for nothing")
+        raise UsageError(f"{implementation} is async; a log record waits for nothing: make it a plain function")
     return implementation

@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -244,7 +244,8 @@ class Sandbox:
                 lane.divert(keep)
                 if isinstance(error, LeaseNotFound):
                     self.attachment.lose("its sandbox is gone")
-                    lost = LeaseLost(f"the lease on {self.id} was lost: {error}", dispatched=error.dispatched)
+                    words = f"the lease on {self.id} was lost: {error}; take a new lease"
+                    lost = LeaseLost(words, dispatched=error.dispatched)
                     raise with_partial(lost, captures) from None
                 if isinstance(error, SandportError):
                     raise with_partial(error, captures) from None
@@ -323,6 +324,7 @@ class Sandbox:
         """
         line = command_line(argv, shell=shell, cwd=cwd, env=self._env | dict(env or {}), user=user, timeout_s=timeout_s)
         self._refuse_outliving(line, timeout_s)
+        _check_limit(output_limit_bytes)
         names: tuple[StreamName, ...] = ("pty",) if pty else _STREAMS
         captures = {name: Capture(output_limit_bytes) for name in names}
         size = None if pty is None else PtySize(columns=pty[0], rows=pty[1])
@@ -416,9 +418,12 @@ class Sandbox:
 
         await finished_within(asyncio.ensure_future(kill()), self._timing.close_grace_s)
 
-    def _refuse_outliving(self, line: CommandLine, timeout_s: float | None) -> None:
+    def _refuse_lost(self) -> None:
         if (lost := self.attachment.lost) is not None:
-            raise LeaseLost(f"the lease on {self.id} is over: {lost}", dispatched="no")
+            raise LeaseLost(f"the lease on {self.id} is over: {lost}; take a new lease", dispatched="no")
+
+    def _refuse_outliving(self, line: CommandLine, timeout_s: float | None) -> None:
+        self._refuse_lost()
         remaining_s = self.remaining_s
         if remaining_s is not None and timeout_s is not None and timeout_s > remaining_s:
             raise UsageError(
@@ -470,17 +475,19 @@ class Sandbox:
             SyncError: The message names the path and what to do; what is in place is whole. Its kinds:
                 SourceMissingError, TargetBusyError, SpaceExhaustedError and others, see `sandport.errors`.
             PathOutsideRoot: `remote` is absolute and not below the working directory.
+            UsageError: The options make no sense together, or with what is there; nothing was written.
             SandportError: The sandbox or its worker failed.
-            ValueError: The options make no sense together.
 
         Repeat: writes the same files again.
         Cancel: files that are complete stay, the one that was being written does not appear; returns within the close
         grace.
         """
-        choice = Choice(exclude=tuple(exclude), gitignore=gitignore, follow_symlinks=follow_symlinks, delete=delete)
-        return await self._files.sync_in(
-            local, os.fsencode(remote), mode=mode, choice=choice, replace=replace, dry_run=dry_run, tell=on_progress
-        )
+        self._refuse_lost()
+        choice = Choice(exclude=_patterns(exclude), gitignore=gitignore, follow_symlinks=follow_symlinks, delete=delete)
+        with _sense():
+            return await self._files.sync_in(
+                local, os.fsencode(remote), mode=mode, choice=choice, replace=replace, dry_run=dry_run, tell=on_progress
+            )
 
     async def sync_out(
         self,
@@ -521,24 +528,26 @@ class Sandbox:
             SyncError: As `sync_in`; SourceMissingError where there is nothing at `remote`, TooLargeError past a
                 ceiling, UnsafeTargetError where `delete` is refused.
             PathOutsideRoot: `remote` is absolute and not below the working directory.
+            UsageError: The options make no sense together, or with what is there; nothing was written.
             SandportError: The sandbox or its worker failed.
-            ValueError: The options make no sense together.
 
         Repeat: writes the same files again.
         Cancel: files that are complete stay, the one that was being written does not appear; returns within the close
         grace.
         """
-        choice = Choice(exclude=tuple(exclude), gitignore=gitignore, delete=delete)
-        return await self._files.sync_out(
-            os.fsencode(remote),
-            local,
-            mode=mode,
-            choice=choice,
-            dry_run=dry_run,
-            max_bytes=max_bytes,
-            max_entries=max_entries,
-            tell=on_progress,
-        )
+        self._refuse_lost()
+        choice = Choice(exclude=_patterns(exclude), gitignore=gitignore, delete=delete)
+        with _sense():
+            return await self._files.sync_out(
+                os.fsencode(remote),
+                local,
+                mode=mode,
+                choice=choice,
+                dry_run=dry_run,
+                max_bytes=max_bytes,
+                max_entries=max_entries,
+                tell=on_progress,
+            )
 
     async def read_bytes(self, remote: Argument, *, max_bytes: int = READ_BYTES) -> bytes:
         """The content of one file of the sandbox.
@@ -555,6 +564,7 @@ class Sandbox:
         Repeat: reads again.
         Cancel: nothing is left.
         """
+        self._refuse_lost()
         return await self._files.read_bytes(os.fsencode(remote), max_bytes=max_bytes)
 
     async def write_bytes(self, remote: Argument, data: bytes | bytearray | memoryview, *, mode: int = 0o644) -> None:
@@ -572,6 +582,7 @@ class Sandbox:
         Repeat: writes it again.
         Cancel: the file is as it was, or has all of `data`.
         """
+        self._refuse_lost()
         await self._files.write_bytes(os.fsencode(remote), data, mode=mode)
 
     async def run_apart(
@@ -665,17 +676,43 @@ def _build(type_: Any, **members: Any) -> Any:
         raise UsageError(str(error)) from None
 
 
+def _check_limit(limit_bytes: int) -> None:
+    if limit_bytes < 0:
+        raise UsageError(f"output_limit_bytes is {limit_bytes}; give 0 to keep nothing and count all, or more")
+
+
+def _patterns(exclude: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(exclude, str):  # each of its letters would be a pattern
+        raise UsageError(f"exclude is a list of patterns, not one string; write [{exclude!r}]")
+    return tuple(exclude)
+
+
+@contextlib.contextmanager
+def _sense() -> Iterator[None]:
+    """Options that contradict each other, or what is there, are a wrong use like any other."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
 def _captures(
     files: contextlib.ExitStack, limit_bytes: int, spill_to: str | os.PathLike[str] | None
 ) -> tuple[dict[StreamName, Capture], dict[StreamName, str]]:
     """A capture for each stream, and the files that take every byte."""
     spilled: dict[StreamName, str] = {}
     spills: dict[StreamName, BinaryIO] = {}
+    _check_limit(limit_bytes)
     if spill_to is not None:
-        os.makedirs(spill_to, exist_ok=True)
-        for name in _STREAMS:
-            spilled[name] = os.path.join(spill_to, name)
-            spills[name] = files.enter_context(open(spilled[name], "wb"))  # noqa: SIM115 - the stack closes it
+        try:
+            os.makedirs(spill_to, exist_ok=True)
+            for name in _STREAMS:
+                spilled[name] = os.path.join(spill_to, name)
+                spills[name] = files.enter_context(open(spilled[name], "wb"))  # noqa: SIM115 - the stack closes it
+        except OSError as error:
+            raise UsageError(
+                f"spill_to {error.filename}: {error.strerror}; name a folder that can be written"
+            ) from error
     return {name: Capture(limit_bytes, spills.get(name)) for name in _STREAMS}, spilled
 
 

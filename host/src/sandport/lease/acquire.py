@@ -174,7 +174,7 @@ def _check_egress(request: LeaseRequest, lease: LeaseResult) -> None:
     if wanted is not None and lease.egress != wanted:
         raise NotSupported(
             f"provider {request.provider} was asked to enforce {_words(wanted)} and enforces {_words(lease.egress)}; "
-            "the sandbox was destroyed"
+            "the sandbox was destroyed\nask for what it enforces, or choose a provider that enforces this"
         )
 
 

@@ -155,9 +155,9 @@ class Attachment:
         )
         if answer.state == "gone":
             self.lose("its sandbox is gone")
-            raise LeaseLost(f"the lease on {self.id} was lost: {self.lost}")
+            raise LeaseLost(f"the lease on {self.id} was lost: {self.lost}; take a new lease")
         if answer.state == "unreachable":
-            raise Unavailable(f"sandbox {self.id} cannot be reached now", dispatched="no")
+            raise Unavailable(f"sandbox {self.id} cannot be reached now; try again later", dispatched="no")
         if answer.processes_lost:
             self._log("warning", "the sandbox was re-attached; its files are there, what ran in it is not")
         self.lease = answer.lease or self.lease
@@ -196,7 +196,8 @@ class Attachment:
                     raise
             except LeaseNotFound as error:
                 self.lose("its sandbox is gone")
-                raise LeaseLost(f"the lease on {self.id} was lost: {error}", dispatched=error.dispatched) from None
+                words = f"the lease on {self.id} was lost: {error}; take a new lease"
+                raise LeaseLost(words, dispatched=error.dispatched) from None
         raise AssertionError("unreachable: the second attempt returns or raises")
 
     # -------------------------------------------------------------- the end

@@ -325,7 +325,8 @@ class Book:
         except Stale as stale:
             if leased is not None:
                 raise
-            raise LeaseLost(f"lease {lease_id} cannot be used: {_how_over(stale)}", dispatched="no") from None
+            words = f"lease {lease_id} cannot be used: {_how_over(stale)}; take a new one"
+            raise LeaseLost(words, dispatched="no") from None
         finally:
             if leased is not None:
                 await finished(self.store.unuse(lease_id, by=self._instance))

@@ -72,7 +72,7 @@ class KernelDeaths:
         except OSError as error:
             raise StoreUnusable(
                 f"{error.filename or self._root / 'instances'}: {error.strerror}; Sandport keeps there which of its "
-                "processes live"
+                "processes live\nfree space there, or give this user the right to read and write it"
             ) from error
 
     def _look(self, owners: frozenset[str]) -> Dead:

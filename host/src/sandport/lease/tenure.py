@@ -170,4 +170,5 @@ def _not_kept(lease_id: str, stale: Stale) -> SandportError:
             row=stale.row,
         )
     why = stale.lease.reason if stale.lease is not None else ""
-    return LeaseLost(f"lease {lease_id} cannot be kept: it has ended{f' ({why})' if why else ''}", dispatched="no")
+    ended = f"it has ended{f' ({why})' if why else ''}"
+    return LeaseLost(f"lease {lease_id} cannot be kept: {ended}; take a new one, with keep=True", dispatched="no")

@@ -23,6 +23,7 @@ from sandport.store.records import LeaseRow, Receipt, SandboxRow, SandboxState, 
 from sandport.store.schema import MIGRATIONS
 from sandport.store.states import CLEANED, SANDBOX_STATES
 
+_WHO_LIVES = "Sandport keeps there which of its processes live\ngive this user the right to read it"
 Why = Literal["ownerDead", "expired", "doubtful", "ending"]
 """Its process died; its time is over; whether it was created is not known; its end is not confirmed."""
 
@@ -171,7 +172,7 @@ def process_of(root: Path, instance: str) -> Process:
     try:
         live = is_live(root, instance)
     except OSError as error:
-        raise StoreUnusable(f"{path}: {error.strerror}; Sandport keeps there which of its processes live") from error
+        raise StoreUnusable(f"{path}: {error.strerror}; {_WHO_LIVES}") from error
     try:
         facts = json.loads(path.read_bytes())
         pid, command, since_ms = int(facts["pid"]), str(facts["argv0"]), int(facts["sinceMs"])
@@ -292,7 +293,7 @@ def _processes(root: Path, named: set[str] | frozenset[str]) -> tuple[Process, .
     except FileNotFoundError:
         names = set()
     except OSError as error:
-        raise StoreUnusable(f"{folder}: {error.strerror}; Sandport keeps there which of its processes live") from error
+        raise StoreUnusable(f"{folder}: {error.strerror}; {_WHO_LIVES}") from error
     found = [process_of(root, instance) for instance in sorted(names | named)]
     return tuple(process for process in found if process.live or process.instance in named)
 

@@ -76,9 +76,9 @@ class Writer:
             StoreClosed: There is no thread any more, or it is another process's.
         """
         if self._closing:
-            raise StoreClosed("the store was closed")
+            raise StoreClosed("the store was closed with its host; use a host inside of its block")
         if os.getpid() != self._pid:
-            raise StoreClosed("the store belongs to the process that this one was forked from; open it again here")
+            raise StoreClosed("the store belongs to the process that this one was forked from; open a host here")
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self._waiting:
             # Whoever else asks in this turn of the loop shares the transaction.
