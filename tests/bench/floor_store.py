@@ -21,7 +21,7 @@ Statements = Sequence[tuple[str, tuple[Any, ...]]]
 
 _LEASE: Final = (
     "INSERT INTO lease VALUES (NULL, (SELECT key FROM sandbox WHERE id = ?),"
-    " ?, ?, 1, 'requested', '', 'local', NULL, 0, ?, 'run-1', NULL, NULL, NULL, NULL, ?, ?, NULL, NULL)"
+    " ?, ?, 1, 'requested', '', 'local', NULL, 0, ?, 'run-1', NULL, NULL, NULL, NULL, ?, ?, NULL, NULL, NULL)"
 )
 _SANDBOX: Final = (
     "INSERT INTO sandbox VALUES"
