@@ -281,7 +281,6 @@ def every_answer_has_one_outcome(lab: Lab) -> None:
     why="A host serves nothing: a worker that asks it waits for ever.",
     broken="sends a message with a method and an id",
     fix="Use a notification, or do without.",
-    source="paperclip#11574",
 )
 def a_worker_asks_nothing(lab: Lab) -> None:
     """No message of the worker's is a request."""

@@ -46,7 +46,7 @@ def the_highest_common_version_is_chosen(lab: Lab) -> None:
     why="Whoever meets two versions that do not fit must learn from the message which of them is old.",
     broken="ends, or names only its own versions, when it meets a host of another time",
     fix="Answer VersionMismatch, name the host's versions and yours in the message, and wait for another `initialize`.",
-    source="hashicorp/terraform#12580, paperclip#8036, paperclip#8633",
+    source="hashicorp/terraform#12580",
 )
 def no_common_version_is_told_with_both_sets(lab: Lab) -> None:
     """A hello without a common version is refused with both sets of versions, and a good one is served after it."""

@@ -277,7 +277,6 @@ def progress_belongs_to_an_open_call(lab: Lab) -> None:
     why="A command that runs as another user than the one that was asked for may do what it must not.",
     broken="ignores `user`, and runs the command as it runs every other",
     fix="Declare `user`, or refuse a command that names one with NotSupported before it starts.",
-    source="Arize phoenix#13378, agent-governance-toolkit#3122, agent-governance-toolkit#1552",
     needs=Needs(capabilities={"user": (False,)}),
 )
 def a_user_is_not_ignored(lab: Lab) -> None:
@@ -297,7 +296,6 @@ def a_user_is_not_ignored(lab: Lab) -> None:
     why="A program that was promised a terminal and gets pipes behaves as another program.",
     broken="ignores `pty`, and starts the process with pipes",
     fix="Declare `pty`, or refuse a process that wants a terminal with NotSupported before it starts.",
-    source="Arize phoenix#13378, agent-governance-toolkit#3122, agent-governance-toolkit#1552",
     needs=Needs(groups=("process",), capabilities={"pty": (False,)}),
 )
 def a_terminal_is_not_ignored(lab: Lab) -> None:

@@ -203,7 +203,7 @@ def a_relative_directory_starts_from_the_working_directory(lab: Lab) -> None:
     why="A time-out that does not kill, or that loses what was printed, costs a night and its evidence.",
     broken="lets a command run on after its time-out",
     fix="Keep the limit yourself; when it has passed, kill, read what was written and answer timedOut.",
-    source="SWE-agent/SWE-ReX#29, inspect_ai#4108, inspect_ai#1979, Arize phoenix#13378",
+    source="SWE-agent/SWE-ReX#29",
 )
 def a_time_out_ends_the_command_and_keeps_its_output(lab: Lab) -> None:
     """A command past its limit ends `timedOut`, with what it had written, long before it would have ended."""
@@ -287,7 +287,7 @@ def a_stream_that_is_held_open_is_told_so(lab: Lab) -> None:
     why="Output is bytes: a decoder in between loses what is no text, and merging loses who said it.",
     broken="decodes output as text and replaces what does not fit",
     fix="Pass bytes on; keep the two streams apart.",
-    source="kubernetes-client/python#717, daytonaio/daytona#5144, kubernetes-client/python#1471, mini-swe-agent#154",
+    source="kubernetes-client/python#717, kubernetes-client/python#1471, mini-swe-agent#154",
 )
 def output_is_byte_for_byte_and_apart(lab: Lab) -> None:
     """Bytes that are no text come back as they are; stderr is not in stdout."""
@@ -306,7 +306,7 @@ def output_is_byte_for_byte_and_apart(lab: Lab) -> None:
     why="A command may print without end; what is not kept must be counted, and the end is often what matters.",
     broken="keeps everything, whatever the limit",
     fix="Keep a head and a tail within the limit, count the rest.",
-    source="CherryHQ/stella#1119, daytonaio/daytona#5144, cube-harness#368, stella#1119, hermes-agent#22913",
+    source="CherryHQ/stella#1119, cube-harness#368, stella#1119, hermes-agent#22913",
 )
 def output_beyond_the_limit_is_counted(lab: Lab) -> None:
     """Of a flood, at most the limit is kept, head and tail, and the counts add up."""
@@ -347,7 +347,7 @@ def commands_run_at_the_same_time(lab: Lab) -> None:
     why="A server that calls setsid is what a time-out must not leave behind.",
     broken="kills the process group only, and declares `kill: tree`",
     fix="Kill by container, namespace, cgroup or subreaper; or declare `kill: group`.",
-    source="NVIDIA-NeMo/Gym#1572, e2b-dev/E2B#500",
+    source="NVIDIA-NeMo/Gym#1572",
 )
 def a_time_out_ends_what_left_the_group(lab: Lab) -> None:
     """With `kill: tree`, a child in a session of its own does not survive the time-out."""
@@ -366,7 +366,7 @@ def a_time_out_ends_what_left_the_group(lab: Lab) -> None:
     why="A time-out is an end like any other; as an error it would lose its output and look like a fault.",
     broken="answers a time-out with an error",
     fix="Answer a result with ended timedOut.",
-    source="OpenHands/OpenHands#5927, daytonaio/daytona#2602, OpenHands#5927, OpenHands#5601, OpenHands#13665",
+    source="OpenHands/OpenHands#5927, OpenHands#5927, OpenHands#5601, OpenHands#13665",
 )
 def a_time_out_is_a_result(lab: Lab) -> None:
     """A command past its limit is answered with a result, soon after the limit."""

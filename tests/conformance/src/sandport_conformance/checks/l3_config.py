@@ -102,7 +102,6 @@ def a_wrong_config_makes_no_sandbox(lab: Lab) -> None:
     why="A key that is spelt wrong is a setting that silently does not hold.",
     broken="ignores keys that it does not know",
     fix="Decode the config strictly; name the key, and the nearest one that exists.",
-    source="smithers#738",
 )
 def an_unknown_key_is_an_issue(lab: Lab) -> None:
     """A key that the provider does not know is named by an issue."""

@@ -76,7 +76,6 @@ def a_lease_can_be_used(lab: Lab) -> None:
     why="Two sandboxes of one id cannot be told apart, and the wrong one is destroyed.",
     broken="makes another sandbox, or gives the same one out again, when an id comes twice",
     fix="Let the create itself fail where the id is taken.",
-    source="arcboxlabs/arcbox#536, E2B#1658, railway-ts-sdk#87, crabbox#1742, crabbox#2342",
 )
 def an_id_serves_one_create(lab: Lab) -> None:
     """A second acquire with the id of a sandbox that is there is refused, and the sandbox stays as it was."""
@@ -196,7 +195,6 @@ def another_stores_sandboxes_are_not_listed(lab: Lab) -> None:
     why="What outlives its sandbox works on without an owner, and a destroy that cannot be repeated is never certain.",
     broken="answers before all is gone, leaves what ran, or fails where there is nothing any more",
     fix="End everything, look that it is gone, answer `destroyed`; answer `gone` where it was gone already.",
-    source="openclaw#137025",
 )
 def a_destroyed_sandbox_is_gone(lab: Lab) -> None:
     """A destroy ends what runs, the files and the lease, is answered then, and answers `gone` when it is repeated."""
@@ -226,7 +224,6 @@ def a_destroyed_sandbox_is_gone(lab: Lab) -> None:
     why="A list that does not fit in a frame cannot be read, and what is on it cannot be cleaned up.",
     broken="puts everything on one page, loses what lies between two, or has no last page",
     fix="Answer as many as fit, with a cursor that names the last one; null once there is nothing more.",
-    source="airflow#71676, deer-flow#4811",
 )
 def a_list_has_a_last_page(lab: Lab) -> None:
     """Page after page a list has every sandbox once, each page fits in a frame, and the last has no cursor."""

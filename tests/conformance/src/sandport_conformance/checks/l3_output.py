@@ -146,7 +146,6 @@ def the_total_is_what_was_sent(lab: Lab) -> None:
     why="Live means live: a person, or an agent, watches.",
     broken="gathers live output until the command ends",
     fix="Send what was read when it was read.",
-    source="paperclip#8999",
 )
 def output_is_sent_as_it_comes(lab: Lab) -> None:
     """Output of a command that still runs arrives; the command is cancelled after that."""

@@ -208,7 +208,6 @@ def a_process_can_be_waited_for_after_its_end(lab: Lab) -> None:
     why="Output that is gone must not look as if it had never been.",
     broken="begins at what it still has, without a word",
     fix="Answer OutputGap where the offset is no longer kept.",
-    source="OpenSandbox#507, boxlite#1046",
 )
 def output_that_is_gone_is_a_gap(lab: Lab) -> None:
     """After a flood was taken, following it again from 0 brings all of it, or OutputGap; never a part."""

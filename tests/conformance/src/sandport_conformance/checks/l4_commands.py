@@ -38,7 +38,6 @@ def expect_same(got: bytes, wanted: bytes, what: str) -> None:
     why="A test that hangs is one result among many; the next one wants the same sandbox.",
     broken="leaves the sandbox, its session or its streams useless after a time-out",
     fix="Kill the command and nothing else, and read what is left of its streams before the next one.",
-    source="OpenHands#5927, OpenHands#5601, OpenHands#13665",
 )
 def a_sandbox_serves_on_after_time_outs(lab: Lab) -> None:
     """After each of several time-outs, of quiet, stubborn and loud commands, the next ones have their own output."""
@@ -67,7 +66,6 @@ def a_sandbox_serves_on_after_time_outs(lab: Lab) -> None:
     why="A log that is short by a few bytes, or has another command's line in it, is no evidence.",
     broken="mixes the output of commands that run at once, or loses some of it and says exit code 0",
     fix="Count what you read and what you send, for each stream of each command, and compare at its end.",
-    source="mirage#411, deer-flow#1433, apex#663",
 )
 def output_of_commands_at_once_is_whole(lab: Lab) -> None:
     """Megabytes on both streams of several commands at once arrive byte for byte, each where it belongs, counted."""
@@ -140,7 +138,6 @@ def files_stay_and_the_rest_does_not(lab: Lab) -> None:
     why="An out-of-memory killer, a supervisor, a colleague's `kill`: the run must see that it was not the program.",
     broken="answers exit code 0, or 128 + n, or loses what was written, when something else ends the program",
     fix="Tell the end as the kernel tells it, after reading what was written.",
-    source="e2b infra#90",
 )
 def a_command_that_another_kills_is_signalled(lab: Lab) -> None:
     """A command that another command kills is `signalled`, with its signal and output; a third one goes on."""

@@ -154,7 +154,6 @@ def destroying_ends_what_others_started(lab: Lab) -> None:
     why="A command that did not finish must not look like one that did, or that failed by itself.",
     broken="answers with exit code 0, or with a signal that nobody sent it",
     fix="Answer what still runs when the sandbox is destroyed with SandboxLost, and with `partial`.",
-    source="docker/sbx-releases#504",
 )
 def a_command_whose_sandbox_is_destroyed_is_an_error(lab: Lab) -> None:
     """Commands that run when their sandbox is destroyed are answered with an error that says so."""
@@ -332,7 +331,6 @@ def a_sandbox_is_there_until_its_expiry(lab: Lab) -> None:
     why="It is for the case that host and worker are gone for good.",
     broken="keeps the time in the worker, so that nobody ends the sandbox when that is gone",
     fix="Keep the time beside the sandbox.",
-    source="verifiers#1520, verifiers#1381, AutoGPT#12774, strix#831, vm0#338",
 )
 def a_sandbox_expires_without_a_worker(lab: Lab) -> None:
     """A kept sandbox whose worker was killed ends at `expiresAtMs` all the same."""

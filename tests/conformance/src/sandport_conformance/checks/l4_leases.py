@@ -45,7 +45,6 @@ def expires_at(lease: Json) -> int | None:
     why="A grant that is not enforced is a sandbox that reaches what it must not.",
     broken="takes any grant, or makes the sandbox before it looks at it",
     fix="Compare the grant with what you declare before anything else, and answer NotSupported.",
-    source="paperclip#5822, AgentENV#157",
 )
 def a_grant_that_is_not_declared_is_refused(lab: Lab) -> None:
     """An egress grant that is not among `capabilities.egress` is NotSupported, and nothing was created."""

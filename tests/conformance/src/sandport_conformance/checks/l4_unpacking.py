@@ -302,7 +302,6 @@ def sparse_members_stay_sparse(lab: Lab) -> None:
     why="A header has room for a hundred bytes of a name, eight gibibytes and whole seconds; the rest is in records.",
     broken="reads the header and passes over the records, or stumbles over one that it does not know",
     fix="Let the records of an `x` member override the header that follows, and ignore what you do not know.",
-    source="textcortex/claude-code-sandbox#31, paperclip#6560, openclaw#132480",
 )
 def records_override_headers(lab: Lab) -> None:
     """Records of path, linkpath, size and mtime hold against another header; unknown and global ones change nothing."""

@@ -18,7 +18,7 @@ _SPARE_S = 20.0
     "CALL-7",
     why="A caller that is not told waits for its time-out, and thirty callers with thirty reports hide one cause.",
     broken="lets callers wait for a worker that is gone, or tells only one of them",
-    source="anomalyco/opencode#43258, paperclip#6883",
+    source="anomalyco/opencode#43258",
     also=("CALL-6", "LOG-3"),
 )
 def crash(stage: Stage) -> None:
@@ -39,7 +39,6 @@ def crash(stage: Stage) -> None:
     "CMD-21",
     why="A command that ran twice has deleted, paid or sent twice.",
     broken="sends a command again whose worker crashed",
-    source="trycua/cua#1361, strands-env#143, harbor#1918, harbor#1941, prime#868, prime#832, prime#837",
     also=("CALL-8",),
 )
 def never_again(stage: Stage) -> None:
@@ -56,7 +55,6 @@ def never_again(stage: Stage) -> None:
     part="create",
     why="A create that is repeated leaves a sandbox that somebody pays for and nobody knows.",
     broken="repeats a create whose worker crashed",
-    source="arcboxlabs/arcbox#536, E2B#1658, railway-ts-sdk#87",
     also=("LEASE-12", "CALL-8"),
 )
 def create_once(stage: Stage) -> None:

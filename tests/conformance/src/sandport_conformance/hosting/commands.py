@@ -78,7 +78,6 @@ def stalled(stage: Stage) -> None:
     part="flood",
     why="A build that prints gigabytes must not take the host's memory.",
     broken="keeps all of a command's output in memory",
-    source="haiku.rag#623, agent-governance-toolkit#2303",
 )
 def flood(stage: Stage) -> None:
     """A command that writes 64 MiB, of which the caller keeps one, is counted to the last byte in bounded memory."""

@@ -13,7 +13,7 @@ from .stage import Stage
     part="endless",
     why="One broken worker must not take the host's memory, and with it every other lease.",
     broken="gathers a line that never ends until memory is gone",
-    source="modelcontextprotocol/typescript-sdk#2245, modelcontextprotocol/typescript-sdk#88, agent-of-empires#2090",
+    source="modelcontextprotocol/typescript-sdk#2245, modelcontextprotocol/typescript-sdk#88",
 )
 def endless(stage: Stage) -> None:
     """A line without an end costs three times its ceiling at most, and the error names the ceiling."""

@@ -45,7 +45,6 @@ def descriptors(stage: Stage) -> None:
     part="environment",
     why="A provider's code, and every library that it brings, could read the host's secrets.",
     broken="hands its whole environment to a worker",
-    source="paperclip#11244",
 )
 def environment(stage: Stage) -> None:
     """A worker sees none of the host's own variables, and has a token."""
