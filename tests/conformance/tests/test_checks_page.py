@@ -10,6 +10,7 @@ from sandport_conformance.catalogue import every_check
 from sandport_conformance.declaration import Check
 from sandport_conformance.hosting.declaration import HostCheck, every_host_check
 from sandport_conformance.mutants import MUTANTS, every_mutant
+from sandport_conformance.reports import reports_of, written_for
 
 KIT = Path(__file__).resolve().parents[1]
 PAGE = (KIT / "CHECKS.md").read_text(encoding="utf-8")
@@ -44,11 +45,22 @@ def test_every_check_has_its_entry_with_clause_reason_source_and_what_it_catches
         assert check.title in entry
         assert check.why in entry
         assert check.broken in entry
-        assert all(f"`{source}`" in entry for source in check.source.split(", ") if source)
+        assert all(f"`{report}`" in entry for report in reports_of(check))
         assert f"> {check.requirement.clause} [" in PAGE
     for judge in every_check():
         for example in broken_examples.examples_of(judge):
             assert example.mutant.sentence in entries[judge.id]
+
+
+def test_what_the_museum_shows_with_a_check_is_told_of_it_and_nothing_twice() -> None:
+    """anomalyco/opencode#43258 (N03) stands in the check; paperclip#6883 (P148) is what it shows too."""
+    (crash,) = [check for check in every_host_check() if check.id == "CALL-7"]
+    assert written_for(crash) == ("anomalyco/opencode#43258",)
+    assert "paperclip#6883" in reports_of(crash)
+    checks: tuple[Check | HostCheck, ...] = (*every_check(), *every_host_check())
+    for check in checks:
+        reports = reports_of(check)
+        assert len(reports) == len(set(reports))
 
 
 def test_the_lines_that_break_a_worker_stand_in_its_source() -> None:

@@ -1,12 +1,14 @@
 """CHECKS.md: every check with its clause, its reason, who failed it in public, and what it catches.
 
 `python -m sandport_conformance.checks_page --write` (or `--check`) makes it from the checks, the broken workers, and
-`protocol/SPEC.md` and `exceptions.toml` of the workspace.
+`protocol/SPEC.md`, `exceptions.toml` and `tests/museum` of the workspace; and before it `reports.json`, which has what
+the museum says of the checks.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 import tomllib
@@ -21,6 +23,7 @@ from .explanation import needs_of
 from .hosting.declaration import HostCheck, every_host_check
 from .levels import LEVEL_MEANINGS
 from .outcomes import Severity
+from .reports import REPORTS, reports_of, written_for
 from .requirements import Requirement, requirements
 
 _Any = TypeVar("_Any", bound=Check | HostCheck)
@@ -30,6 +33,8 @@ _PAGE = _KIT / "CHECKS.md"
 _SPEC = _KIT.parents[1] / "protocol/SPEC.md"
 _SPEC_LINK = "../../protocol/SPEC.md"
 _EXCEPTIONS = _KIT / "exceptions.toml"
+_MUSEUM = _KIT.parents[1] / "tests/museum"
+_REPORTS = Path(__file__).with_name(REPORTS)
 
 _HEAD = """# What the kit checks
 
@@ -131,8 +136,8 @@ class _Page:
             yield f"- *Asked of workers with* {needs}."
         if check.also:
             yield "- *Shows too:* " + ", ".join(one.id for one in check.also)
-        if check.source:
-            yield f"- *Seen:* {_sources(check.source)}"
+        if reports := reports_of(check):
+            yield f"- *Seen:* {_quoted(reports)}"
         examples = examples_of(check)
         for example in examples:
             yield f"- *Catches* `{example.mutant.name.partition(':')[2]}`: {example.mutant.sentence}"
@@ -172,8 +177,8 @@ class _Page:
                     yield f"- *Fails a host that* {check.broken}."
                     if check.also:
                         yield "- *Shows too:* " + ", ".join(one.id for one in check.also)
-                    if check.source:
-                        yield f"- *Seen:* {_sources(check.source)}"
+                    if reports := reports_of(check):
+                        yield f"- *Seen:* {_quoted(reports)}"
                     yield ""
 
 
@@ -200,8 +205,8 @@ def _is_as_its_requirement(check: Check) -> bool:
     return check.severity is check.requirement.severity or check.severity is Severity.MUST
 
 
-def _sources(source: str) -> str:
-    return ", ".join(f"`{one}`" for one in source.split(", "))
+def _quoted(reports: Iterable[str]) -> str:
+    return ", ".join(f"`{one}`" for one in reports)
 
 
 def _levels(checks: Iterable[Check]) -> list[str]:
@@ -252,6 +257,28 @@ def _slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+def museum_reports() -> str:
+    """The content of reports.json: by the check's id, what the museum shows with it and what it does not say itself."""
+    found: dict[str, list[str]] = {}
+    checks: tuple[Check | HostCheck, ...] = (*every_check(), *every_host_check())
+    by_name = {f"{check.run.__module__}.{check.run.__name__}": check for check in checks}
+    for page_of_rows in ("rows.toml", "peers.toml"):
+        for row in tomllib.loads((_MUSEUM / page_of_rows).read_text(encoding="utf-8"))["row"]:
+            for node in (*row.get("tests", ()), *(one["test"] for one in row.get("also", ()))):
+                path, _, function = node.partition("::")
+                module = path.removeprefix("tests/conformance/src/").removesuffix(".py").replace("/", ".")
+                if check := by_name.get(f"{module}.{function}"):
+                    known = (*written_for(check), *found.setdefault(check.id, []))
+                    found[check.id] += [one for one in row["sources"] if "#" in one and not _is_among(one, known)]
+    kept = {name: found[name] for name in sorted(found, key=natural) if found[name]}
+    return json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
+
+
+def _is_among(report: str, known: Iterable[str]) -> bool:
+    """Whether a report is known already; some are named without their owner."""
+    return any(report == one or one.endswith(f"/{report}") or report.endswith(f"/{one}") for one in known)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 1 where `--check` finds CHECKS.md old."""
     parser = argparse.ArgumentParser(
@@ -261,6 +288,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     action.add_argument("--write", action="store_true", help="write CHECKS.md")
     action.add_argument("--check", action="store_true", help="compare CHECKS.md")
     chosen = parser.parse_args(arguments)
+    reports = museum_reports()
+    if chosen.write:
+        _REPORTS.write_text(reports, encoding="utf-8")  # which the page reads
+    elif _REPORTS.read_text(encoding="utf-8") != reports:
+        sys.stderr.write(f"{REPORTS} is old: run python -m sandport_conformance.checks_page --write\n")
+        return 1
     text = page(_SPEC.read_text(encoding="utf-8"))
     if chosen.write:
         _PAGE.write_text(text, encoding="utf-8")

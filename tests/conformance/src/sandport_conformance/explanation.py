@@ -13,6 +13,7 @@ from .hosting.declaration import HostCheck, every_host_check
 from .levels import LEVEL_MEANINGS
 from .mutants import HEALTHY, Mutant, every_mutant
 from .outcomes import Misuse
+from .reports import reports_of
 from .requirements import Requirement, requirements
 
 PROCESSES = {
@@ -77,7 +78,7 @@ def _story(check: Check) -> str:
         ("why", check.why),
         ("fails when a worker", check.broken),
         ("fix", check.fix),
-        ("seen in", check.source),
+        ("seen in", ", ".join(reports_of(check))),
         ("uses", PROCESSES[check.uses]),
         ("needs", needs_of(check.needs)),
         ("also shows", ", ".join(requirement.id for requirement in check.also)),
@@ -93,7 +94,7 @@ def _host_story(check: HostCheck) -> str:
         ("passes when", check.title),
         ("why", check.why),
         ("fails when a host", check.broken),
-        ("seen in", check.source),
+        ("seen in", ", ".join(reports_of(check))),
         ("also shows", ", ".join(requirement.id for requirement in check.also)),
         ("run with", f"sandport-conformance host --only {check.id} -- HOST COMMAND"),
     ]
@@ -160,7 +161,9 @@ def _told(head: str, parts: list[tuple[str, str]]) -> str:
                 if paragraph.startswith(_CODE):
                     lines.append(f"        {paragraph[1:]}".rstrip())
                 else:
-                    lines += textwrap.wrap(paragraph, 100, initial_indent="    ", subsequent_indent="    ")
+                    lines += textwrap.wrap(
+                        paragraph, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+                    )
     return "\n".join(lines) + "\n"
 
 

@@ -11,6 +11,7 @@ from .outcomes import Outcome, Severity
 from .report_html import prose
 from .report_junit import clean
 from .report_style import STYLE
+from .reports import reports_of
 
 if TYPE_CHECKING:
     from .host import HostReport, HostResult
@@ -80,7 +81,8 @@ def _stories(report: HostReport) -> list[str]:
 
 def _story(result: HostResult) -> str:
     check = result.check
-    source = f"<dt>seen in</dt><dd>{escape(check.source)}</dd>" if check.source else ""
+    reports = escape(", ".join(reports_of(check)))
+    source = f"<dt>seen in</dt><dd>{reports}</dd>" if reports else ""
     return (
         f"<section class={_css(result)}><h3>{escape(check.id)} <small>{escape(check.severity)}</small></h3>"
         f"<p class=reason>{escape(result.reason)}</p>"

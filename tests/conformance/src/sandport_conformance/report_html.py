@@ -9,6 +9,7 @@ from html import escape
 from .outcomes import Outcome
 from .report import Evidence, Report, Result, Verdict
 from .report_style import STYLE
+from .reports import reports_of
 
 _ORDER = (Verdict.BAD, Verdict.KNOWN, Verdict.WARNING, Verdict.NONE, Verdict.GOOD)
 
@@ -101,7 +102,8 @@ def _whole_run(report: Report) -> str:
 def _story(result: Result) -> str:
     check = result.check
     known = f"<p>Known: {escape(result.known)}</p>" if result.known else ""
-    source = f"<dt>seen in</dt><dd>{escape(check.source)}</dd>" if check.source else ""
+    reports = escape(", ".join(reports_of(check)))
+    source = f"<dt>seen in</dt><dd>{reports}</dd>" if reports else ""
     evidence = "".join(_evidence(each, number) for number, each in enumerate(result.evidence, 1))
     return (
         f'<section class={_css(result)} id="{escape(check.id)}">'
