@@ -46,7 +46,7 @@ def _cut(peer: Peer) -> str:
     least = (
         (peer.calls_share > 1, f"1/{peer.calls_share} of our calls for R1"),
         (peer.flight_share > 1, f"1/{peer.flight_share} of our calls for R2"),
-        (peer.large < OURS.large, f"{peer.large} of our {OURS.large} of 16 MiB"),
+        (peer.large < OURS.large, f"{peer.large} of our {OURS.large} echoes of 16 MiB"),
         (peer.starts < OURS.starts, f"{peer.starts} of our {OURS.starts} starts"),
     )
     return ", ".join(part for cut, part in least if cut)
