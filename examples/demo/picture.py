@@ -71,7 +71,7 @@ FORM = """\
 {chrome}
 <g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
 {backgrounds}
-<g class="{unique_id}-matrix" xml:space="preserve">
+<g class="{unique_id}-matrix">
 {matrix}
 </g>
 </g>
@@ -127,8 +127,9 @@ def drawn(text: str) -> str:
     console.print(shown, soft_wrap=False)
     form = FORM.replace("TITLE", TITLE).replace("DESCRIPTION", DESCRIPTION)
     picture = console.export_svg(title="sandport", theme=THEME, code_format=form, unique_id="demo")
-    # A copied blank is to be a blank.
-    return re.sub(r"[ \t]+$", "", picture.replace("&#160;", " "), flags=re.MULTILINE)
+    # A copied blank is to be a blank; only of several side by side would a browser make one.
+    picture = re.sub(r"(?<!&#160;)(?<!>)&#160;(?!&#160;|<)", " ", picture)
+    return re.sub(r"[ \t]+$", "", picture, flags=re.MULTILINE)
 
 
 def private() -> list[str]:

@@ -32,6 +32,7 @@ def is_skipped(document: str, command: Command) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_who_does_what_a_document_says_sees_what_it_shows(document: str, tmp_path: Path) -> None:
     faults: list[str] = []
