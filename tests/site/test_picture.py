@@ -34,10 +34,8 @@ def lines_shown(svg: str) -> list[str]:
     lines: dict[float, str] = {}
     group = next(g for g in ET.fromstring(svg).iter(f"{SVG}g") if g.get("class") == "demo-matrix")
     for text in group.iter(f"{SVG}text"):
-        lines[float(text.get("y", ""))] = lines.get(float(text.get("y", "")), "") + (text.text or "").replace(
-            y = float(text.get("y", ""))
-            lines[y] = lines.get(y, "") + (text.text or "").replace("\N{NO-BREAK SPACE}", " ")
-        )
+        y = float(text.get("y", ""))
+        lines[y] = lines.get(y, "") + (text.text or "").replace("\N{NO-BREAK SPACE}", " ")
     return [lines[y].rstrip() for y in sorted(lines)]  # each line's end is a text of its own
 
 
