@@ -189,7 +189,7 @@ def wide_trees(draw: st.DrawFn, depth: int = 1) -> Directory:
 
 
 @settings(max_examples=12, deadline=None)
-@given(wide_trees(), st.booleans(), st.sampled_from([None, 10**9, 4 << 20]))
+@given(wide_trees(), st.booleans(), st.sampled_from([None, 8 << 20]))
 def test_two_processes_make_the_same_tree_and_tell_the_same_as_one(
     tree: Directory, has_fifo: bool, max_bytes: int | None
 ) -> None:
@@ -232,6 +232,19 @@ def test_files_whose_sizes_mean_nothing_are_told_of_by_both(place: Path) -> None
     assert told(results[0]) == told(results[1])
     assert results[0].changed_count == results[0].files > 0
     assert names_below(place / "target0") == names_below(place / "target1")
+
+
+def test_large_files_among_small_ones_are_none_of_its_business(place: Path) -> None:
+    kinds = {b"small": 500, b"large": 70_000}
+    parts = {name: flat(150, size_bytes) for name, size_bytes in kinds.items()}
+    mixed = {b"%b-%b" % (name, file): node for name in parts for file, node in parts[name].children.items()}
+    make(place / "source", Directory({**parts, b"mixed": Directory(mixed)}))
+    (place / "target").mkdir()
+    observed = Observed()
+    result = copied(place / "source", place / "target", observed.sharing)
+    assert observed.started[0].given
+    assert look(place / "target/work") == look(place / "source")
+    assert result.files == 600
 
 
 def test_who_gets_the_files_gets_those_of_the_second_process_too(place: Path) -> None:

@@ -29,6 +29,12 @@ __all__ = ["FastLane", "Sharing", "wrong_size"]
 _SHARED_FILES: Final = 3 * CHUNK_FILES
 """Fewer than these are not worth the asking."""
 
+_MISSED_FILES: Final = 4
+"""So many files one after the other that did not go this way, and the next ones are likely to be too large as well."""
+
+_PASSED_FILES: Final = 64
+"""How many of those go the long way untried, at most."""
+
 _ASK_EVERY_FILES: Final = 16
 """Until it is ready."""
 
@@ -78,6 +84,8 @@ class FastLane:
         self._until_asked = _ASK_EVERY_FILES
         self._second: SecondProcess | None = None
         self._shares = False
+        self._missed = 0
+        self._passing = 0
         self._stretch: list[bytes] = []
 
     def __enter__(self) -> Self:
@@ -91,6 +99,9 @@ class FastLane:
         """`scan.Taker.take`."""
         making = self._tree.making
         if making is None:
+            return (name,)
+        if self._passing:
+            self._passing -= 1
             return (name,)
         if not self._shares:
             return () if self._copy(name, making) else (name,)
@@ -120,7 +131,11 @@ class FastLane:
             most_bytes = min(most_bytes, self._max_bytes - account.total_bytes)
         copied = copy_small(name, self._scanner.fd, self._tree.fd, most_bytes, making)
         if copied == UNDONE:
+            self._missed += 1
+            if self._missed >= _MISSED_FILES:
+                self._passing = min(1 << (self._missed - _MISSED_FILES), _PASSED_FILES)
             return False
+        self._missed = 0
         account.files += 1
         account.total_bytes += copied
         if self._known is not None:

@@ -158,7 +158,10 @@ class SecondProcess:
         return answer
 
     def end(self) -> None:
-        """End it, and return once it has ended. What it was at may be half-done."""
+        """End it, and return once it has ended. What it was at may be half-done.
+
+        A call of the system that cannot be interrupted holds this up, just as it would if it were this process's own.
+        """
         if self._is_over:
             return
         self._is_over = True

@@ -11,7 +11,7 @@ from sandport.sync.entries import RESERVED_PREFIX, FileEntry
 from sandport.sync.errors import SyncError, TargetBusyError, TooLargeError, failure, printable
 from sandport.sync.meter import Meter
 from sandport.sync.paths import find_source, open_parents, split_destination
-from sandport.sync.scan import OPEN_FILE
+from sandport.sync.small_files import OPEN_FILE
 from sandport.sync.target import TargetTree
 
 __all__ = ["past_ceiling", "read_below", "target_names", "write_below"]
