@@ -12,6 +12,7 @@ from sandport.host import Host
 from sandport.installed_plugins import find_plugin
 from sandport.log import Log
 from sandport.plugins import Plugins
+from tests.integration.command import Command
 
 pytestmark = pytest.mark.anyio
 
@@ -25,6 +26,10 @@ MODULES = {
     "fails": "raise RuntimeError('it never worked')\n",
     "empty": "",
 }
+CLOSED = (
+    "from sandport.hooks import hookimpl\n\n@hookimpl\ndef sandport_authorise(action):\n"
+    "    return 'come again tomorrow'\n"
+)
 ENTRIES = """[sandport.plugins]
 quiet = house_of_tests.quiet
 kind = house_of_tests.kinds:Kind
@@ -121,3 +126,26 @@ def test_a_file_that_only_lies_in_the_current_folder_names_none(tmp_path: Path) 
     (tmp_path / "sandport.toml").write_text('version = 1\n[host]\nplugins = ["kind"]\n')
     with pytest.raises(ConfigurationInvalid, match=r"host\.plugins: a file that was only found"):
         load(environ={"HOME": str(tmp_path / "nobody")}, cwd=tmp_path)
+
+
+def test_the_command_has_the_plugins_of_the_settings_and_doctor_looks_at_them(
+    sandport: Command, installed: Path
+) -> None:
+    (installed / "house_of_tests" / "closed.py").write_text(CLOSED)
+    plant(installed, "policy", "[sandport.plugins]\nclosed = house_of_tests.closed\n")
+    settings = sandport.folder / "settings.toml"
+    settings.write_text('version = 1\n[host]\nplugins = ["closed"]\n')
+    words = ("--config", str(settings))
+    environ = {"PYTHONPATH": str(installed)}
+    refused = sandport(*words, "run", "-p", "fake", "--", "true", env=environ)
+    assert (refused.code, refused.out) == (125, b"")
+    assert refused.err == "sandport: lease fake: closed refuses: come again tomorrow\n"
+
+    absent = sandport(*words, "run", "-p", "fake", "--", "true")
+    assert absent.code == 2
+    assert absent.err.startswith("sandport: no plugin 'closed' is installed; there are: none\n")
+    looked = sandport(*words, "doctor", "--json")
+    checks = {check["name"]: check for check in looked.object["checks"]}
+    assert (looked.code, checks["plugin closed"]["state"]) == (1, "wrong")
+    assert checks["plugin closed"]["fix"].startswith("install what brings it")
+    assert "was not asked" in checks["provider fake"]["detail"]  # what redacts its log may be what is absent
