@@ -1,6 +1,7 @@
 """What a program hangs into its host: events of leases and commands, redaction of the log, and the authoriser.
 
 ```python
+from sandport import Host
 from sandport.hooks import CommandEndedEvent, hookimpl
 
 
