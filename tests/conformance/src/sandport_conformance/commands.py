@@ -82,6 +82,8 @@ DEFAULT_COMMANDS: dict[str, tuple[str, ...] | None] = {
     "unpack": _sh('mkdir -p -- "$1" && cd -- "$1" && tar -xopf -', "{path}"),
     # Removes a directory with all that is in it, whatever the modes.
     "remove_tree": _sh('chmod -R u+rwx -- "$1" && rm -rf -- "$1"', "{path}"),
+    # Makes a directory with its parents.
+    "make_directory": _sh('mkdir -p -- "$1"', "{path}"),
     # Makes a FIFO.
     "make_fifo": _sh('mkfifo -- "$1"', "{name}"),
     # Gives a file another name.

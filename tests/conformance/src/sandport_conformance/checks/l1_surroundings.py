@@ -23,11 +23,14 @@ _STDOUT_FOR_READING_ONLY = ("sh", "-c", 'exec "$@" 1</dev/null', "sh")
     source="docker/cli#4402, docker/cli#4769",
 )
 def ctrl_c_does_not_end_a_worker(lab: Lab) -> None:
-    """SIGINT, several times, changes nothing."""
+    """SIGINT, several times, changes nothing: not at once, and not a moment later."""
     worker = lab.worker
     for _ in range(3):
         worker.process.signal(signal.SIGINT)
         worker.ping()
+    ended = worker.process.wait_exit(3 * lab.times.moment_s)
+    expect(ended is None, f"a moment after it had answered it ended: {ended}")
+    worker.ping()
 
 
 @PROCESS.story

@@ -197,6 +197,26 @@ def a_relative_directory_starts_from_the_working_directory(lab: Lab) -> None:
 
 
 @check(
+    "CMD-9",
+    part="below",
+    uses=Uses.SHARED,
+    needs=Needs(commands=("make_directory", "remove_tree")),
+    why="A build runs in a directory of its project: in another one it builds something else, or nothing.",
+    broken="looks whether `cwd` is there, and runs in the working directory all the same",
+    fix="Start in `cwd`, taken from the working directory where it is relative.",
+)
+def a_directory_below_is_where_a_command_runs(lab: Lab) -> None:
+    """With a relative `cwd` that is there, and with the same one as an absolute path, a command runs in it."""
+    sandbox, name = lab.sandbox, "kit-below"
+    sandbox.execute(lab.command("make_directory", path=name))
+    root = output_of(sandbox.execute(lab.command("directory"))).decode().strip()
+    for cwd in (name, f"./{name}", f"{root}/{name}"):
+        said = output_of(sandbox.execute(lab.command("directory"), cwd=cwd)).decode().strip()
+        expect(said == f"{root}/{name}", f"with cwd {cwd!r} it runs in {said!r}")
+    sandbox.execute(lab.command("remove_tree", path=name))
+
+
+@check(
     "CMD-10",
     part="output",
     uses=Uses.SHARED,

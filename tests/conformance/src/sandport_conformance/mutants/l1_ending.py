@@ -209,6 +209,17 @@ class DiesOfCtrlC(Healthy):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@mutant("PROC-11")
+class DiesOfCtrlCInAMoment(Healthy):
+    """Answers what is open, and ends a moment after the terminal's Ctrl-C."""
+
+    def prepare_signals(self) -> None:
+        super().prepare_signals()
+        timer = threading.Timer(0.05, os._exit, (1,))
+        timer.daemon = True
+        signal.signal(signal.SIGINT, lambda *_: timer.is_alive() or timer.start())
+
+
 @mutant("PROC-13/silence")
 class TrustsTheEndOfInput(Healthy):
     """Waits for an end of input that may never come."""

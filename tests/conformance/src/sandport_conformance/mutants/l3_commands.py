@@ -205,6 +205,23 @@ class AnywhereElse(Program):
         super().__init__(name, {**options, "cwd": os.fsencode(Path("/"))}, guard, **rest)
 
 
+class NeverBelow(Program):
+    """Looks for the directory, and starts in the sandbox's own."""
+
+    def __init__(self, name: str, options: Json, guard: Guard, **rest: Any) -> None:
+        cwd = options["cwd"]
+        if b"/kit-below" in cwd or b"./" in cwd:
+            cwd = cwd[: cwd.index(b"kit-below")]
+        super().__init__(name, {**options, "cwd": cwd}, guard, **rest)
+
+
+@mutant("CMD-9/below")
+class RunsWhereItStands(Healthy):
+    """Checks that `cwd` is there, and runs every command in the working directory."""
+
+    leases_class = leases_with(NeverBelow)
+
+
 @mutant("CMD-9")
 class StartsAtTheRoot(Healthy):
     """Starts every command in the worker's own directory."""
