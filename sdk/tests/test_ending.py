@@ -199,6 +199,38 @@ def test_sigterm_finishes_what_runs_and_refuses_what_comes() -> None:
         assert worker.stderr().count("closed with 1 cancels") == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_comes_again_and_again_never_ends_a_worker_before_its_own_code_does(number: int) -> None:
+    """docker/cli#4402 (S10): also in the interpreter's last moments, when nobody handles anything any more."""
+    for _ in range(8):
+        with RawWorker().ready() as worker:
+            assert worker.call("ping")["result"] == {}
+            if number == signal.SIGINT:
+                worker.close_input()
+            while worker.process.poll() is None:
+                worker.process.send_signal(number)
+                select.select([], [], [], 0.002)  # a rhythm, which somebody's fingers or supervisor keep
+            assert worker.process.returncode == 0
+
+
+def test_what_a_worker_starts_at_its_very_end_can_be_terminated(tmp_path: Path) -> None:
+    """What is ignored or blocked is inherited; so nothing is, as long as anything can be started."""
+    (tmp_path / "late.py").write_text(
+        "import atexit, signal, subprocess\n"
+        "from specimen.provider import Specimen\n"
+        "def run(): print('late', subprocess.run(['sh', '-c', 'kill -TERM $$; exit 0']).returncode, flush=True)\n"
+        "atexit.register(run)\n",
+        encoding="utf-8",
+    )
+    program = "from sandport_sdk.worker import serve; serve('late:Specimen'); import late; late.run()"
+    path = os.pathsep.join((str(tmp_path), str(TESTS)))
+    with RawWorker(sys.executable, "-c", program, env=environment(PYTHONPATH=path)).ready() as worker:
+        worker.terminate()
+        worker.read_to_end()
+        assert worker.wait() == 0
+        assert worker.stderr().count(f"late {-signal.SIGTERM}") == 2
+
+
 def test_ctrl_c_at_the_terminal_is_for_the_host_alone() -> None:
     """docker/cli#4402 (S10)."""
     with RawWorker().ready() as worker:
@@ -221,6 +253,8 @@ def test_a_signal_for_a_forked_child_does_not_end_its_parent() -> None:
     with RawWorker().ready() as worker:
         for _ in range(3):
             assert worker.call("x-specimen/pool", {"method": "fork"})["result"] == [1, 2, 3, 4]
+        # Told to end before it has run a single line, over and over: none is deaf, and none ends its parent.
+        assert worker.call("x-specimen/fork-and-terminate", {"count": 100})["result"] == [-signal.SIGTERM]
         assert worker.call("x-specimen/fork-handles-signal")["result"] == 33
         assert worker.call("listLeases")["result"] == {}
         assert worker.call("ping")["result"] == {}

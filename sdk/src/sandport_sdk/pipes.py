@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from typing import TYPE_CHECKING
 
 from sandport_protocol.slices import Slices
@@ -11,6 +10,7 @@ from sandport_protocol.slices import Slices
 from .dispatch import Dispatcher
 from .memory import MemoryTrimmer
 from .parent import ParentWatch, SilenceWatch
+from .signals import Termination
 from .stdio import StdioUnusable
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ async def serve_pipes(provider_class: type[Provider], wire: tuple[BinaryIO, Bina
     except ValueError as error:
         raise StdioUnusable(f"stdin and stdout must be pipes: {error}") from None
     watch = ParentWatch(loop, parent, lambda: pipes.dispatcher.finish("the parent process is gone"))
-    loop.add_signal_handler(signal.SIGTERM, pipes.dispatcher.drain, "SIGTERM")
+    termination = Termination(loop, lambda: pipes.dispatcher.drain("SIGTERM"))
     code = await pipes.dispatcher.ended
     watch.stop()
     pipes.silence.stop()
@@ -152,6 +152,7 @@ async def serve_pipes(provider_class: type[Provider], wire: tuple[BinaryIO, Bina
     writer.close()
     await asyncio.wait([pipes.flushed], timeout=FLUSH_S)
     await _end_stragglers()
+    termination.stop()
     return code
 
 

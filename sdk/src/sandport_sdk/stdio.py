@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import stat
 import sys
 from contextlib import suppress
@@ -109,14 +108,7 @@ def _text_output(descriptor: int) -> TextIO:
 
 
 def _give_up(wire: WireDescriptors) -> None:
-    """In a forked child, such as a worker of a process pool: the wire and the signals are its parent's.
-
-    asyncio learns of a signal through a descriptor that the child shares: a SIGTERM for the child, which is how a pool
-    ends its workers, would end the parent instead.
-    """
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    """In a forked child, such as a worker of a process pool: the wire is its parent's."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for descriptor in wire:
         os.dup2(null, descriptor, inheritable=False)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 
+from .signals import hold_interrupts
 from .stdio import StdioUnusable, WireDescriptors, take_wire
 
 TYPE_CHECKING = False
@@ -41,21 +42,11 @@ def serve(target: str) -> None:
     parent = os.getppid()
     try:
         wire = take_wire()
-        _ignore_interrupts()
+        hold_interrupts()
         code = _run(_load(target), wire, parent)
     except StdioUnusable as error:
         raise SystemExit(f"sandport worker: {error}") from None
     _leave(code)
-
-
-def _ignore_interrupts() -> None:
-    """The terminal's Ctrl-C reaches the whole foreground group; what ends is for the host to say.
-
-    A handler and not SIG_IGN, which every command that a sandbox runs would inherit.
-    """
-    import signal
-
-    signal.signal(signal.SIGINT, lambda number, frame: None)
 
 
 def _load(target: str) -> type[Provider]:

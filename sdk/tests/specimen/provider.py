@@ -246,6 +246,19 @@ class Specimen(Provider):
         os.waitpid(child, 0)
         return found
 
+    @extension("x-specimen/fork-and-terminate")
+    def fork_and_terminate(self, params: Any, call: Call) -> Any:
+        """Children that are sent SIGTERM as soon as they have a number; their exit codes."""
+        codes = set()
+        for _ in range(params["count"]):
+            child = os.fork()
+            if child == 0:
+                time.sleep(20)
+                os._exit(1)
+            os.kill(child, signal.SIGTERM)
+            codes.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        return sorted(codes)
+
     @extension("x-specimen/fork-handles-signal")
     def fork_handles_signal(self, params: Any, call: Call) -> Any:
         """A forked child that handles SIGTERM itself; its exit code."""
