@@ -52,14 +52,6 @@ def test_where_the_next_start_does_not_clean_up_the_same_runs_leave_something() 
         assert [fault for fault in account.faults if fault.startswith(("process ", "a file of the home"))], order
 
 
-def test_a_run_that_nobody_cuts_passes_every_step_in_order() -> None:
-    (account,) = run_all([Order(provider="local", stages=(Stage(job="life"),))], cells=1)
-    assert account.faults == ()
-    steps = list(dict.fromkeys(one.point.step for one in account.passed[0]))
-    assert steps == [step for step in STEPS if step != "recovery"]
-    assert len({one.point for one in account.passed[0]}) == len(account.passed[0])
-
-
 def test_a_point_is_known_again_by_its_name() -> None:
     point = Point("execute", "< execute answered", 2, "before")
     assert Point.parse(str(point)) == point

@@ -10,12 +10,14 @@ from msgspec import Struct, convert
 ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("bugs.toml")
 
-FINDERS = {
+MACHINES = {
     "connection pair": "tests/machines/test_connection_pair.py",
     "worker client": "tests/machines/test_worker_client.py",
     "lease book": "tests/machines/test_lease_book.py",
 }
-"""What looks for bugs, by the name that the list uses; a machine's name is that of its traces too."""
+"""The state machines, by the name that the list uses, which is that of their traces too."""
+FINDERS = {**MACHINES, "sweep": "tests/chaos/test_crash_points.py"}
+"""Everything that looks for bugs. What is no machine leaves no trace, and imports in processes that it starts."""
 
 
 class Edit(Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,20 +62,16 @@ class Bug(Struct, frozen=True, forbid_unknown_fields=True):
         """The test that must fail, as a path from the root."""
         return FINDERS[self.found_by]
 
-
-class Later(Struct, frozen=True, forbid_unknown_fields=True):
-    """A bug that cannot be planted yet, since nothing that would find it is there."""
-
-    id: str
-    says: str
-    found_by: str
+    @property
+    def has_trace(self) -> bool:
+        """Whether its steps are kept, and played again in every run of the tests."""
+        return self.found_by in MACHINES
 
 
 class Planted(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole list, in its order."""
 
     bug: tuple[Bug, ...]
-    later: tuple[Later, ...] = ()
 
 
 def read_planted() -> Planted:

@@ -24,6 +24,8 @@ EXAMPLES = 1500
 """Of the search for one bug; most are found within the first fifty."""
 LIMIT_S = 600.0
 """Ends a hang."""
+_OUT_OF_TIME = "from pytest-timeout"
+"""What pytest says of a test that the limit ended: nothing was found then, and nothing was shown to be sound."""
 
 Verdict = Literal["found", "not found", "broken"]
 """`broken`: the test did not run as it should, so it says nothing."""
@@ -64,17 +66,17 @@ def workspace_copy(bug: Bug | None) -> Iterator[Path]:
 def sources() -> list[Path]:
     """The folders that are copied, wherever a distribution's source is; a new one is taken without being named."""
     found = [*ROOT.glob("*/src"), *ROOT.glob("providers/*/src")]
-    return [*found, ROOT / "examples", ROOT / "tests" / "machines", ROOT / "tests" / "planted"]
+    return [*found, ROOT / "examples", *(ROOT / "tests" / name for name in ("chaos", "machines", "planted"))]
 
 
 def search(copy: Path, bug: Bug, test: str, *arguments: str) -> Search:
     """Run one test in the copy, which must fail there."""
-    ended, trace, problem = _run(copy, bug.edit, test, arguments)
+    ended, trace, problem = _run(copy, bug.edit if bug.has_trace else (), test, arguments)
     if problem is not None:
         return Search("broken", f"{problem}\n{ended.stdout}")
     if ended.returncode == 0:
         return Search("not found", ended.stdout)
-    if ended.returncode != 1 or trace is None:
+    if ended.returncode != 1 or (bug.has_trace and trace is None):
         return Search("broken", f"the test ended with {ended.returncode}, without a trace\n{ended.stdout}")
     return Search("found", ended.stdout, trace)
 
@@ -144,5 +146,7 @@ def _run(
     imported = witness.read_text(encoding="utf-8").splitlines() if witness.is_file() else []
     missing = [edit.file for edit in edits if edit.file not in imported]
     problem = f"{', '.join(missing)} was not imported from the copy" if missing or not imported else None
+    if _OUT_OF_TIME in ended.stdout:
+        problem = f"it did not end within {LIMIT_S:.0f} s, on this machine as it is now"
     trace = next((path.read_text(encoding="utf-8") for path in sorted(traces.glob("*.json"))), None)
     return ended, trace, problem
