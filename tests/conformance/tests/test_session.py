@@ -5,7 +5,7 @@ import pytest
 from sandport_conformance.bench import Bench
 from sandport_conformance.messages import read
 from sandport_conformance.outcomes import Failed, TimedOut, WorkerGone
-from sandport_conformance.session import Session
+from sandport_conformance.session import Session, is_heartbeat
 from tests.conformance.tests.conftest import TIMES, Spawn, python
 
 ANSWER = '{"jsonrpc":"2.0","id":%s,"result":{}}'
@@ -121,3 +121,38 @@ def test_a_session_that_has_forgotten_messages_is_no_record(bench: Bench) -> Non
     assert session.messages == []
     assert session not in bench.record_of()
     session.ping()
+
+
+def test_a_worker_hears_pings_while_a_check_says_nothing(bench: Bench) -> None:
+    """Else a sound worker takes the kit for a dead host (PROC-13), and ends in the middle of a long check."""
+    session = bench.spawn()
+    limits = {**session.offered["limits"], "hostSilenceMs": 1_500, "heartbeatMs": 200}
+    session.greet(limits=limits)
+
+    def heard() -> int:
+        return sum(is_heartbeat(message.body.get("id")) for message in session.messages)
+
+    assert session.pump(lambda: heard() >= 12, 60)
+    assert session.alive(), "with its silence it would have ended by now"
+    assert session.ping() == [], "a heartbeat is nobody's call"
+    assert not any(is_heartbeat(sent) for sent, _, _ in session.requests)
+
+
+def test_nothing_is_slipped_into_the_middle_of_a_line(bench: Bench) -> None:
+    session = bench.shared()
+    ping = b'{"jsonrpc":"2.0","id":"whole","method":"ping"}\n'
+    session.send_bytes(ping[:20])
+    assert not session.process.slip_in(ping.replace(b"whole", b"other"), silence_s=0.0)
+    session.send_bytes(ping[20:])
+    assert session.process.slip_in(ping.replace(b"whole", b"other"), silence_s=0.0)
+    assert "result" in session.answer("whole").body
+    assert "result" in session.answer("other").body
+
+
+def test_a_worker_that_does_not_end_is_told_with_what_should_have_ended_it(spawn: Spawn) -> None:
+    session = a_session(spawn, answering(ANSWER % "1") + "; time.sleep(600)")
+    session.request("shutdown")
+    session.answer(1)
+    session.process.close_input()
+    with pytest.raises(TimedOut, match=r"after the answer to shutdown \(id 1\) and the end of its input"):
+        session.exit(0.1)

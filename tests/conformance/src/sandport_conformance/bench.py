@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 _ID_CHARACTERS = 26
 _ORPHAN_GRACE_MS = 2_000
 _MOST_PAGES = 1_000
+_BEAT_S = 0.1
+"""Between two looks at which workers have heard nothing for a heartbeat."""
 _FIXTURE_CONDITIONS = ("ConfigInvalid", "AuthenticationFailed")
 
 
@@ -91,6 +94,8 @@ class Bench:
         self._released: list[Session] = []
         self._left: list[str] = []
         self._toured: set[bool] = set()
+        self._over = threading.Event()
+        self._pulse = threading.Thread(target=self._beat, name="heartbeats", daemon=True)
 
     # -------------------------------------------------------------- workers
 
@@ -100,6 +105,7 @@ class Bench:
         Raises:
             NotStarted: There is nothing to judge: it cannot be run, ended, or did not answer its hello.
         """
+        self._pulse.start()
         session = self.spawn()
         try:
             request_id = session.request("initialize", session.offered)
@@ -119,6 +125,12 @@ class Bench:
             self.close(session)
         else:
             self._shared = session
+
+    def _beat(self) -> None:
+        """Be a host that is never silent for long, whatever its checks wait for."""
+        while not self._over.wait(_BEAT_S):
+            for session in tuple(self.record_sessions):
+                session.beat()
 
     def spawn(
         self,
@@ -285,7 +297,8 @@ class Bench:
 
             self.drop_shared()
             self._toured |= {sandbox, False}
-            self.note_failure("the tour", lambda: tour(lab, sandbox=sandbox))
+            what = "an ordinary session (hello, calls, shutdown, end), for the checks that read the record"
+            self.note_failure(what, lambda: tour(lab, sandbox=sandbox))
         return self.record_of()
 
     def record_of(self) -> tuple[Session, ...]:
@@ -322,6 +335,7 @@ class Bench:
                     left.append(f"what is left could not be listed: {failure}")
         finally:
             self._shared = None
+            self._over.set()
             self.close(*self.record_sessions)
             folders.remove(self._state_dir)
         return [self.masker.text(text) for text in left + self._left]

@@ -111,7 +111,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Tells all about a check: its clause, its reason, who failed it, and workers that it must catch.",
     )
     explain.set_defaults(perform=_explain)
-    explain.add_argument("id", metavar="ID", help="a check, a requirement, a level, or a broken worker's name")
+    explain.add_argument(
+        "ids", metavar="ID", nargs="+", help="a check, a requirement, a level, or a broken worker's name"
+    )
 
     diff = commands.add_parser(
         "diff", help="compare two reports", description="Compares two JSON reports; 1 where the second is worse."
@@ -186,7 +188,7 @@ def _list(chosen: argparse.Namespace, command: list[str]) -> int:
 def _explain(chosen: argparse.Namespace, command: list[str]) -> int:
     from .explanation import explain
 
-    sys.stdout.write(explain(chosen.id))
+    sys.stdout.write("\n".join([explain(name) for name in chosen.ids]))
     return 0
 
 

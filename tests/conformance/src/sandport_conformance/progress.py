@@ -38,7 +38,7 @@ class Progress:
         if result.reason:
             self._out.write(f"{'':15}{result.reason[:_FOR_REASON]}\n")
         if result.verdict in (Verdict.BAD, Verdict.WARNING):
-            self._out.write(f"{'':15}fix: {result.check.fix}\n")
+            self._out.write(f"{'':15}fix: {result.fix}\n")
         if result.known:
             self._out.write(f"{'':15}known: {result.known}\n")
         self._out.flush()

@@ -181,7 +181,7 @@ def _story(result: Result) -> str:
     lines = [
         f"{result.id} ({result.check.severity}): {result.reason}",
         f"clause: {result.check.requirement.clause}",
-        f"fix:    {result.check.fix}",
+        f"fix:    {result.fix}",
     ]
     for evidence in result.evidence:
         lines += [f"worker: {shlex.join(evidence.command)}", f"ended:  {evidence.exit_cause}"]

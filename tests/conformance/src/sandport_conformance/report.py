@@ -59,6 +59,7 @@ class Result:
 
     Attributes:
         reason: Why it did not pass; empty where it did.
+        fix: What its author should do about it.
         verdict: What that means for the run.
         known: The author's reason, where the check is a known failure.
         duration_s: From its beginning to its end, starts and stops of workers included.
@@ -73,6 +74,7 @@ class Result:
     known: str
     duration_s: float
     peak_memory_bytes: int
+    fix: str = ""
     evidence: tuple[Evidence, ...] = ()
 
     @property

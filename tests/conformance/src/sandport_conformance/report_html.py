@@ -111,7 +111,7 @@ def _story(result: Result) -> str:
         f"{escape(_label(result))}</small></h3>"
         f"<p class=reason>{escape(result.reason)}</p>{known}"
         f"<dl><dt>clause</dt><dd>{prose(check.requirement.clause)}</dd>"
-        f"<dt>why</dt><dd>{prose(check.why)}</dd><dt>fix</dt><dd>{prose(check.fix)}</dd>{source}</dl>"
+        f"<dt>why</dt><dd>{prose(check.why)}</dd><dt>fix</dt><dd>{prose(result.fix)}</dd>{source}</dl>"
         f"{evidence}</section>"
     )
 

@@ -56,7 +56,7 @@ def _case(result: Result) -> ET.Element:
 
 
 def _story(result: Result) -> str:
-    lines = [result.reason, "", f"clause: {result.check.requirement.clause}", f"fix: {result.check.fix}"]
+    lines = [result.reason, "", f"clause: {result.check.requirement.clause}", f"fix: {result.fix}"]
     for evidence in result.evidence:
         lines += ["", f"worker: {' '.join(evidence.command)}", f"ended: {evidence.exit_cause}"]
         lines += [f"{entry.at_s:9.4f} {entry.direction:8} {_shortened(entry)}" for entry in evidence.transcript]

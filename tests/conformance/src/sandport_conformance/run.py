@@ -17,7 +17,7 @@ from .catalogue import select
 from .command_line import with_absolute_files
 from .declaration import Check, Uses
 from .lab import Lab
-from .outcomes import Failed, Misuse, NotApplicable, NotStarted, Outcome, Severity, Untestable
+from .outcomes import Failed, Misuse, NotApplicable, NotStarted, Outcome, Severity, TimedOut, Untestable, WorkerGone
 from .report import Evidence, Fault, Report, Result, Verdict
 from .session import PROTOCOL_VERSION, Session
 from .settings import KnownFailure, Settings
@@ -25,6 +25,7 @@ from .times import Times, measure
 
 _LARGEST_SEED = 1 << 31
 _FEW_CHECKS = 10
+_BELOW_CALLS = ("L0", "L1", "L2")
 
 
 class Run:
@@ -102,13 +103,15 @@ class Run:
         lab = Lab(self._bench, check)
         began = time.monotonic()
         outcome: Outcome | None = Outcome.PASS
-        reason = ""
+        reason, fix = "", check.fix
         try:
             self._perform(lab, check)
         except Failed as failure:
             outcome, reason = Outcome.FAIL, str(failure)
+            fix = _fix(check, failure)
         except NotStarted as failure:
             outcome, reason = Outcome.FAIL, f"the worker could not be started again: {failure}"
+            fix = "Let a worker start however often, also beside others and right after one has ended."
         except NotApplicable as why:
             outcome, reason = Outcome.NOT_APPLICABLE, str(why)
         except Untestable as why:
@@ -127,7 +130,7 @@ class Run:
             return None
         if outcome is None:
             return None
-        return self._add(check, outcome, reason, time.monotonic() - began, peak, evidence)
+        return self._add(check, outcome, reason, fix, time.monotonic() - began, peak, evidence)
 
     def finish(self) -> Report:
         """End everything that runs, look at what is left, and make the report; the same report when called again."""
@@ -181,10 +184,17 @@ class Run:
             try:
                 lab.worker.ping()
             except Failed as failure:
-                raise Failed(f"the worker does not serve on after this: {failure}") from failure
+                raise type(failure)(f"the worker does not serve on after this: {failure}") from failure
 
     def _add(
-        self, check: Check, outcome: Outcome, reason: str, duration_s: float, peak: int, evidence: tuple[Evidence, ...]
+        self,
+        check: Check,
+        outcome: Outcome,
+        reason: str,
+        fix: str,
+        duration_s: float,
+        peak: int,
+        evidence: tuple[Evidence, ...],
     ) -> Result:
         mask = self._bench.masker.text
         known = self._known.get(check.id)
@@ -197,6 +207,7 @@ class Run:
             known=mask(known.reason) if known else "",
             duration_s=duration_s,
             peak_memory_bytes=peak,
+            fix=fix,
             evidence=evidence,
         )
         self._results.append(result)
@@ -219,6 +230,18 @@ class Run:
     def _fault(self, where: str) -> None:
         text = self._bench.masker.text(traceback.format_exc())
         self._faults.append(Fault(check=where, traceback=text))
+
+
+def _fix(check: Check, failure: Failed) -> str:
+    """What to do about a failure: the check's own advice, after another one where the worker ended or fell silent.
+
+    Below the calls an end and a silence are what checks are about, and their advice is.
+    """
+    if isinstance(failure, WorkerGone) and check.level not in _BELOW_CALLS:
+        return f"First find out why the worker ended; its log is in the report. What the check is about: {check.fix}"
+    if isinstance(failure, TimedOut) and check.level not in (*_BELOW_CALLS, "L3"):
+        return f"First find out what the worker waits for, or what takes so long. What the check is about: {check.fix}"
+    return check.fix
 
 
 def _known(failures: Mapping[str, KnownFailure], today: datetime.date) -> Mapping[str, KnownFailure]:

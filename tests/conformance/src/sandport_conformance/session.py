@@ -20,6 +20,9 @@ from .worker import WorkerProcess
 
 Id = int | str
 PROTOCOL_VERSION = 1
+_HEARTBEAT = "kit's heartbeat "
+"""Begins the ids of pings that no check asked for."""
+_BEATS_IN_A_SILENCE = 4
 
 
 class Session:
@@ -44,7 +47,11 @@ class Session:
         """The params of the hello that `greet` sends."""
         self.requests: list[tuple[Id, str, Json]] = []
         """Every request that was sent with `request`: id, method, params."""
+        self.beats = True
+        """Whether a worker that was greeted is pinged while nothing else is said to it, as a host does."""
         self._last_id = 0
+        self._heartbeat_s = _heartbeat_s(hello_params)
+        self._heartbeats = 0
 
     # -------------------------------------------------------------- sending
 
@@ -80,6 +87,16 @@ class Session:
     def cancel(self, request_id: Id) -> None:
         """Ask for the end of a request."""
         self.notify("cancel", {"id": request_id})
+
+    def beat(self) -> None:
+        """Ping the worker where nothing was said to it for a heartbeat; from whatever thread, and waits for nothing.
+
+        A worker takes a host that is silent for `hostSilenceMs` for dead, and ends. These pings are in the transcript
+        and their answers in `messages`, but they are no requests of a check.
+        """
+        if self.greeted and self.beats:
+            line = encode({"jsonrpc": "2.0", "id": f"{_HEARTBEAT}{self._heartbeats + 1}", "method": "ping"}) + b"\n"
+            self._heartbeats += self.process.slip_in(line, silence_s=self._heartbeat_s)
 
     # -------------------------------------------------------------- receiving
 
@@ -137,7 +154,7 @@ class Session:
         raise TimedOut(f"no {what} within {timeout_s:.1f} s{hint}")
 
     def _asked(self, request_id: object) -> bool:
-        return any(same_id(sent, request_id) for sent, _, _ in self.requests)
+        return is_heartbeat(request_id) or any(same_id(sent, request_id) for sent, _, _ in self.requests)
 
     def answer(self, request_id: Id, *, timeout_s: float | None = None) -> Message:
         """The answer to a request, whatever it says."""
@@ -205,7 +222,7 @@ class Session:
     def ping(self, *, timeout_s: float | None = None) -> list[Id]:
         """The ids that the worker says it has open; what it wrote before the pong has been read then."""
         opened: list[Id] = self.call("ping", timeout_s=timeout_s).get("open", [])
-        return opened
+        return [one for one in opened if not is_heartbeat(one)]
 
     def notifications(self, method: str, *, after: int = 0) -> list[Message]:
         """The notifications of a method that were read so far."""
@@ -257,7 +274,9 @@ class Session:
         Raises:
             Failed: The worker refuses it, or its answer does not fit the schema.
         """
-        request_id = self.request("initialize", {**self.offered, **changes})
+        said = {**self.offered, **changes}
+        self._heartbeat_s = _heartbeat_s(said)
+        request_id = self.request("initialize", said)
         self.hello = self.result_of(request_id, timeout_s=self.times.start_s)
         if initialized:
             self.initialized()
@@ -281,12 +300,32 @@ class Session:
         cause = self.process.wait_exit(limit)
         self._take()
         if cause is None:
-            raise TimedOut(f"the worker still lives {limit:.1f} s after what should have ended it")
+            raise TimedOut(f"the worker still lives {limit:.1f} s after {self._stimuli() or 'the last message to it'}")
         return str(cause)
+
+    def _stimuli(self) -> str:
+        """What should have ended the worker, in words."""
+        answered = [
+            f"the answer to shutdown (id {sent!r:.60})"
+            for sent, method, _ in self.requests
+            if method == "shutdown" and self.answers(sent)
+        ]
+        return " and ".join((*answered[-1:], *dict.fromkeys(self.process.stimuli)))
 
     def alive(self) -> bool:
         """Whether the process lives."""
         return self.process.exit_cause is None
+
+
+def is_heartbeat(request_id: object) -> bool:
+    """Whether an id is that of a ping which no check asked for; see `Session.beat`."""
+    return isinstance(request_id, str) and request_id.startswith(_HEARTBEAT)
+
+
+def _heartbeat_s(hello_params: Json) -> float:
+    """How long a host of this hello says nothing at most."""
+    limits = {**schema.default_limits(), **(hello_params.get("limits") or {})}
+    return float(min(limits["heartbeatMs"], limits["hostSilenceMs"] / _BEATS_IN_A_SILENCE)) / 1000
 
 
 def encode(message: object) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .home import shut_down
 from .lab import Lab
 
 
@@ -27,5 +28,4 @@ def tour(lab: Lab, *, sandbox: bool) -> None:
         acquired.run_live(lab.command("print", text="live"))
         acquired.run_live(lab.command("complain", text="to stderr"))
         acquired.destroy()
-    session.call("shutdown", {"drainMs": 1_000})
-    session.exit()
+    shut_down(session)

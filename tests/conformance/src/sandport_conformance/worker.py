@@ -13,6 +13,7 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ _LOOK_S = 0.0002
 _KILL_S = 30.0
 _KILL_ROUNDS = 10
 _DRAIN_S = 2.0
+_LINE_FEED = 0x0A
 
 
 def _there(pipe: IO[bytes] | None) -> IO[bytes]:
@@ -111,6 +113,11 @@ class WorkerProcess:
         """Whether every holder of its stdout has closed it."""
         self.sent_bytes = 0
         self.received_bytes = 0
+        self.stimuli: list[str] = []
+        """What should have ended it, in words."""
+        self._sending = threading.Lock()
+        self._between_lines = True
+        self._sent_at = time.monotonic()
         self._peak_bytes = 0
         if not full_stderr:
             self.log.begin()
@@ -144,15 +151,44 @@ class WorkerProcess:
 
     def write_some(self, data: bytes) -> int:
         """Put as much into the worker's stdin as its pipe takes at once; nothing is read meanwhile."""
-        try:
-            taken = os.write(self._in.fileno(), data)
-        except BlockingIOError:
-            return 0
-        except BrokenPipeError as error:
-            raise WorkerGone(self._gone("closed its stdin")) from error
-        self.sent_bytes += taken
-        self.transcript.add("sent", data[:taken])
+        taken = self._put(data)
+        if taken:
+            self.transcript.add("sent", data[:taken])
         return taken
+
+    def slip_in(self, line: bytes, *, silence_s: float) -> bool:
+        """Write one short line, from whatever thread, where nothing was sent for so long and nothing is half written.
+
+        Returns:
+            Whether it was written; False too where there is no room now, or nobody reads any more.
+        """
+        with self._sending:
+            quiet = time.monotonic() - self._sent_at >= silence_s
+            if not quiet or not self._between_lines or self._in.closed or self._out.closed:
+                return False
+            try:
+                taken = os.write(self._in.fileno(), line)  # no longer than a pipe takes whole or not at all
+            except (BlockingIOError, BrokenPipeError):
+                return False
+            self._sent_at = time.monotonic()
+            self.sent_bytes += taken
+            self.transcript.add("sent", line)
+            return True
+
+    def _put(self, data: bytes | bytearray) -> int:
+        """Write as much as the pipe takes at once."""
+        with self._sending:
+            try:
+                taken = os.write(self._in.fileno(), data)
+            except BlockingIOError:
+                return 0
+            except BrokenPipeError as error:
+                raise WorkerGone(self._gone("closed its stdin")) from error
+            if taken:
+                self._between_lines = data[taken - 1] == _LINE_FEED
+                self._sent_at = time.monotonic()
+                self.sent_bytes += taken
+            return taken
 
     def write_unheard(self, data: bytes, *, timeout_s: float) -> int:
         """Give the worker bytes while nothing that it says is read, until its stdout is full and it takes no more.
@@ -227,13 +263,17 @@ class WorkerProcess:
         if not self._in.closed:
             self.peak_memory_bytes()
             self.transcript.note("stdin closed")
-            self._in.close()
+            self.stimuli.append("the end of its input")
+            with self._sending:
+                self._in.close()
 
     def close_output(self) -> None:
         """Close our end of its stdout, as a host does that dies: the worker's next write fails."""
         if not self._out.closed:
             self.transcript.note("our end of stdout closed")
-            self._out.close()
+            self.stimuli.append("the end of its output's reader")
+            with self._sending:
+                self._out.close()
             self.out_ended = True
 
     @property
@@ -264,13 +304,10 @@ class WorkerProcess:
 
     def _write_pending(self) -> None:
         try:
-            taken = os.write(self._in.fileno(), self._pending[:_PIECE_BYTES])
-        except BlockingIOError:
-            return
-        except BrokenPipeError as error:
+            taken = self._put(self._pending[:_PIECE_BYTES])
+        except WorkerGone:
             self._pending.clear()
-            raise WorkerGone(self._gone("closed its stdin")) from error
-        self.sent_bytes += taken
+            raise
         del self._pending[:taken]
 
     # -------------------------------------------------------------- log
@@ -337,6 +374,7 @@ class WorkerProcess:
         if self.exit_cause is None:
             self.peak_memory_bytes()
             self.transcript.note(f"{signal.Signals(number).name} sent")
+            self.stimuli.append(signal.Signals(number).name)
             os.kill(self.pid, number)
 
     def peak_memory_bytes(self) -> int:

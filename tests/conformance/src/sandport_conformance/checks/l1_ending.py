@@ -254,6 +254,7 @@ def silent_host(stage: Stage) -> Silence:
 def _fall_silent(stage: Stage, silence_s: float) -> tuple[Silence, float]:
     silent, pinged = stage.spawn(greet=False, wrapper=_HOLDS_THE_PIPE), stage.spawn(greet=False)
     for session in (silent, pinged):
+        session.beats = False
         session.greet(limits={**session.offered["limits"], "hostSilenceMs": round(silence_s * 1000)})
     began = heard = time.monotonic()
     longest_gap_s = 0.0

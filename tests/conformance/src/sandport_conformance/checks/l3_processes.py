@@ -6,7 +6,7 @@ import base64
 
 from sandport_conformance.declaration import Needs, Uses, check
 from sandport_conformance.lab import Lab
-from sandport_conformance.outcomes import expect
+from sandport_conformance.outcomes import Failed, expect
 from sandport_conformance.sandbox import Live, Sandbox, output_size
 from sandport_conformance.schema import Json
 from sandport_conformance.session import Id
@@ -14,6 +14,7 @@ from sandport_conformance.session import Id
 PROCESSES = Needs(groups=("process",))
 TERMINALS = Needs(groups=("process",), capabilities={"pty": (True,)})
 _LONG_S = 300
+_LOOK_BYTES = 1 << 16
 
 
 class Process:
@@ -207,19 +208,39 @@ def a_process_can_be_waited_for_after_its_end(lab: Lab) -> None:
     needs=PROCESSES,
     why="Output that is gone must not look as if it had never been.",
     broken="begins at what it still has, without a word",
-    fix="Answer OutputGap where the offset is no longer kept.",
+    fix="Send each byte from the offset on once, in order; answer OutputGap where the offset is no longer kept.",
 )
 def output_that_is_gone_is_a_gap(lab: Lab) -> None:
     """After a flood was taken, following it again from 0 brings all of it, or OutputGap; never a part."""
     size = 6_000_000
     process = Process(lab, lab.sandbox, lab.command("flood", bytes=size))
     live = process.wait()
-    expect(len(live.data()) == size, f"{len(live.data())} of {size} bytes came")
+    if len(live.data()) != size:
+        raise Failed(_told_of(live.data(), size))
     again = process.sandbox.follow(process.begin_wait())
     if "error" in again.answer.body:
         process.session.error_of(again.request_id, "OutputGap")
     else:
-        expect(again.data() == live.data(), f"{len(again.data())} of {size} bytes came, and no OutputGap")
+        came = again.data()
+        if came != live.data():
+            raise Failed(f"followed again from 0, and no OutputGap: {_told_of(came, size)}")
+
+
+def _told_of(came: bytes, size: int) -> str:
+    """How much of a flood came; where it is not what it should be, from where on."""
+    told = f"{len(came)} of {size} bytes came"
+    if len(came) > size:
+        told = f"{len(came) - size} bytes more than {size} came"
+    line = came[: came.find(b"\n") + 1] or b"\n"
+    wanted = line * (size // len(line) + 1)
+    both = min(len(came), size)
+    pieces = (slice(n, n + _LOOK_BYTES) for n in range(0, both, _LOOK_BYTES))
+    wrong = next((piece.start for piece in pieces if came[piece] != wanted[piece]), both)
+    wrong = next((n for n in range(wrong, both) if came[n] != wanted[n]), both)
+    if wrong == both:
+        return told
+    odd = "is there twice" if len(came) > size else "is missing"
+    return f"{told}; from offset {wrong} on they are out of step with what was printed: a piece {odd}"
 
 
 @check(

@@ -28,7 +28,7 @@ _OPEN = 4
     needs=Needs(commands=("copy",)),
     why="Where there is nothing else, an archive goes in as a command's input, and out as another's output.",
     broken="takes input or output for text, or cuts them at some size",
-    fix="Pass on bytes, up to the size of a frame.",
+    fix="Write `stdin` piece by piece while you read the output, neither decoded; `frameBytes` is the only ceiling.",
 )
 def execute_carries_megabytes(lab: Lab) -> None:
     """As much as a frame holds comes through a command's input and its live output byte for byte."""

@@ -92,7 +92,7 @@ def content_comes_out_byte_for_byte(lab: Lab) -> None:
     needs=SYNC,
     why="A tree with its dependencies has ten thousand files, and is what is moved every day.",
     broken="keeps a descriptor open for each file, or stops at a thousand",
-    fix="Close each file before the next; list directories to their end.",
+    fix="Close each file before the next; list directories to their end; read on while you write, and answer pings.",
 )
 def ten_thousand_files_come_and_go(lab: Lab) -> None:
     """Ten thousand small files come in and out again, each with its own content."""

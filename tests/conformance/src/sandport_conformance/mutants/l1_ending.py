@@ -217,7 +217,12 @@ class DiesOfCtrlCInAMoment(Healthy):
         super().prepare_signals()
         timer = threading.Timer(0.05, os._exit, (1,))
         timer.daemon = True
-        signal.signal(signal.SIGINT, lambda *_: timer.is_alive() or timer.start())
+
+        def soon(*_: object) -> None:
+            if not timer.is_alive():
+                timer.start()
+
+        signal.signal(signal.SIGINT, soon)
 
 
 @mutant("PROC-13/silence")
