@@ -32,10 +32,13 @@ INTERNAL = {
 }
 """Members that an embedder has no use for: other parts of the host call these."""
 
-SURFACE = (("sandport", ("Host", "Sandbox", "Process", "Outcome", "Captured", "ProviderFacts", "SyncResult")),)
+SURFACE = (
+    ("sandport", ("Host", "Sandbox", "Process", "Outcome", "Captured", "LeaseInfo", "ProviderFacts", "SyncResult")),
+)
 BESIDE = (("sandport.process", ("ProcessInput",)),)
 ANSWERS = (
     ("sandport.sync", ("SyncProgress", "Skipped", "Refused", "Changed")),
+    ("sandport.lease.view", ("HostProcess", "Pending")),
     ("sandport.lease.clean_up", ("Attempted",)),
     ("sandport.lease.unknown", ("Found", "Unknown", "Account", "Unasked")),
     ("sandport_protocol.v1", ("Egress", "LeaseResult", "ProbeResult", "ProbeCheck", "ValidateConfigResult", "Issue")),
@@ -57,6 +60,8 @@ WORDS = (
     ("sandport.files", "OnProgress"),
     ("sandport.lease.clean_up", "OnDone"),
     ("sandport.lease.clean_up", "End"),
+    ("sandport.lease.info", "LeaseWord"),
+    ("sandport.lease.view", "Why"),
     ("sandport.lease.recovery", "IsRunLive"),
     ("sandport_protocol.v1", "Ended"),
     ("sandport_protocol.v1", "StreamEnd"),

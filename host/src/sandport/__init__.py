@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .configuration import Configuration
     from .errors import SandportError
     from .host import Host, ProviderFacts
+    from .lease.info import LeaseInfo
     from .outcome import Captured, Outcome
     from .process import Process
     from .sandbox import Sandbox
@@ -34,6 +35,7 @@ __all__ = [
     "Configuration",
     "Egress",
     "Host",
+    "LeaseInfo",
     "Outcome",
     "Process",
     "ProviderFacts",
@@ -48,6 +50,7 @@ _HOMES = {
     "Configuration": "sandport.configuration",
     "Egress": "sandport_protocol.v1",
     "Host": "sandport.host",
+    "LeaseInfo": "sandport.lease.info",
     "Outcome": "sandport.outcome",
     "Process": "sandport.process",
     "ProviderFacts": "sandport.host",

@@ -277,6 +277,7 @@ class Host(_Mirror[_host.Host]):
     describe = _method(_host.Host.describe)
     probe = _method(_host.Host.probe)
     validate = _method(_host.Host.validate)
+    leases = _method(_host.Host.leases)
     end_lease = _method(_host.Host.end_lease)
     clean_up = _method(_host.Host.clean_up)
     find_unknown = _method(_host.Host.find_unknown)

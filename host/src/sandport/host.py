@@ -44,6 +44,7 @@ from .instances import Instance
 from .lease.book import Book
 from .lease.clean_up import Attempted, OnDone
 from .lease.deaths import KernelDeaths
+from .lease.info import LeaseInfo, LeaseWord, leases_of
 from .lease.recovery import IsRunLive
 from .lease.request import LeaseRequest, new_lease_id
 from .lease.unknown import Account, Found, Unknown, end_unknown, find_unknown
@@ -100,6 +101,7 @@ class Host:
         self.home = home
         self._tasks: set[asyncio.Task[None]] = set()
         self._environ = environ
+        self._clock = clock
         self._log = log
         self._timing: Timing = configuration.host.timing
         self._scan: Discovery | None = None
@@ -465,6 +467,34 @@ class Host:
         async with self._book.attached(lease) as sandbox:
             with self._book.holding(sandbox, on_lost):
                 yield sandbox
+
+    async def leases(
+        self,
+        *,
+        run: str | None = None,
+        name: str | None = None,
+        state: LeaseWord | None = None,
+        ended: bool = False,
+    ) -> tuple[LeaseInfo, ...]:
+        """What `sandport leases` lists: the leases of this home, those of other processes too. It only reads.
+
+        Args:
+            run, name, state: Only those with exactly this.
+            ended: Also leases that are over, as far as they are remembered; implied by the state `ended`.
+
+        Returns:
+            Those that have not ended, and those whose sandbox is not confirmed gone; the oldest first.
+
+        Raises:
+            UsageError: There is no such state.
+            StoreUnusable: The journal cannot be read.
+
+        Repeat: reads again.
+        Cancel: nothing has happened.
+        """
+        return await asyncio.to_thread(
+            leases_of, self.home.root, now_ms=self._clock.now_ms(), run=run, name=name, state=state, ended=ended
+        )
 
     async def end_lease(self, lease: str, *, reason: str = "ended by request", force: bool = False) -> Attempted:
         """End a lease and its sandbox, whoever asked for it.

@@ -43,6 +43,13 @@ def _configured(section: str) -> dict[str, Any]:
     return found
 
 
+def complete_state(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """States that a lease may be in."""
+    from sandport.lease.info import STATES
+
+    return [word for word in STATES if word.startswith(incomplete)]
+
+
 def complete_lease(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Ids and names of leases that have not ended."""
     import os

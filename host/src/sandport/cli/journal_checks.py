@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from sandport.errors import UsageError
 from sandport.home import home_path
-from sandport.lease.view import Process, View, view
+from sandport.lease.info import info_of
+from sandport.lease.view import HostProcess, View, view
 from sandport.store.states import SANDBOX_STATES
 
 from .checks import Check
@@ -27,7 +28,7 @@ class JournalFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     size_bytes: int
     sandboxes: dict[str, int]
     """How many in which state."""
-    processes: tuple[Process, ...]
+    processes: tuple[HostProcess, ...]
     """Those that have it open, and the dead that left something in it."""
     pending: tuple[LeaseFacts, ...]
     """What `sandport reap` would see to."""
@@ -45,7 +46,7 @@ def look_at_journal() -> tuple[JournalFacts | None, list[Check]]:
         size_bytes=found.size_bytes,
         sandboxes={state: found.counts[state] for state in SANDBOX_STATES},
         processes=found.processes,
-        pending=tuple(facts_of(one) for one in found.pending),
+        pending=tuple(facts_of(info_of(one)) for one in found.pending),
     )
     return facts, [_journal(found), _processes(found), _clean_up(found)]
 
@@ -72,7 +73,10 @@ def _processes(found: View) -> Check:
 def _clean_up(found: View) -> Check:
     if not found.pending:
         return Check(name="clean-up", state="ok", detail="nothing waits")
-    waits = [f"{one.sandbox.id} at {one.sandbox.provider}, {pending_text(one, found.now_ms)}" for one in found.pending]
+    waits = [
+        f"{one.sandbox.id} at {one.sandbox.provider}, {pending_text(info_of(one), found.now_ms)}"
+        for one in found.pending
+    ]
     mine = any(one.pending is not None and not one.pending.taken for one in found.pending)
     return Check(
         name="clean-up",
@@ -82,7 +86,7 @@ def _clean_up(found: View) -> Check:
     )
 
 
-def _since(process: Process, now: int) -> str:
+def _since(process: HostProcess, now: int) -> str:
     return process_text(process) + (f" for {span(now - process.since_ms)}" if process.since_ms is not None else "")
 
 

@@ -10,11 +10,12 @@ import msgspec
 from msgspec import Raw
 
 from sandport.home import home_path
-from sandport.lease.view import LeaseView, Process, lease_view, process_of
+from sandport.lease.info import info_of
+from sandport.lease.view import HostProcess, LeaseView, lease_view, process_of
 from sandport.store.records import Receipt
 
 from .answers import answered
-from .lease_facts import facts_of, pending_text, process_text, word
+from .lease_facts import facts_of, pending_text, process_text
 from .listing import put_json, put_lines
 from .messages import unicode_text
 from .moments import iso, now_ms, span
@@ -30,7 +31,7 @@ def show_one(which: str, *, as_json: bool) -> int:
         if as_json:
             put_json(_object(found))
         else:
-            known: dict[str, Process] = {}
+            known: dict[str, HostProcess] = {}
             for receipt in found.receipts:
                 if receipt.instance and receipt.instance not in known:
                     known[receipt.instance] = process_of(root, receipt.instance)
@@ -41,7 +42,7 @@ def show_one(which: str, *, as_json: bool) -> int:
 def _object(found: LeaseView) -> dict[str, Any]:
     sandbox, lease = found.sandbox, found.lease
     return {
-        "lease": facts_of(found),
+        "lease": facts_of(info_of(found)),
         "sandbox": {
             "id": sandbox.id,
             "state": sandbox.state,
@@ -72,12 +73,12 @@ def _object(found: LeaseView) -> dict[str, Any]:
     }
 
 
-def _lines(found: LeaseView, known: dict[str, Process], now: int) -> list[str]:
-    lease, sandbox = found.lease, found.sandbox
+def _lines(found: LeaseView, known: dict[str, HostProcess], now: int) -> list[str]:
+    lease, sandbox, info = found.lease, found.sandbox, info_of(found)
     facts: list[tuple[str, str]] = [
         ("lease", lease.id),
         ("name", lease.name or ""),
-        ("state", word(found) + (f" ({lease.reason})" if lease.reason else "")),
+        ("state", info.state + (f" ({lease.reason})" if lease.reason else "")),
         ("provider", f"{sandbox.provider} {sandbox.provider_version}".strip()),
         ("environment", lease.environment),
         *((label.replace("_", " "), getattr(lease, label) or "") for label in _IDS),
@@ -94,7 +95,7 @@ def _lines(found: LeaseView, known: dict[str, Process], now: int) -> list[str]:
             ("in use by", f"{process_text(user)} since {_ago(use.since_ms, now)}")
             for use, user in zip(found.uses, found.users, strict=True)
         ),
-        ("pending", pending_text(found, now)),
+        ("pending", pending_text(info, now)),
         ("last error", sandbox.last_error if found.pending is not None else ""),
     ]
     width = max(len(label) for label, _ in facts)
@@ -102,7 +103,7 @@ def _lines(found: LeaseView, known: dict[str, Process], now: int) -> list[str]:
     return [*lines, "", "what was done to the sandbox:", *(_receipt(receipt, known) for receipt in found.receipts)]
 
 
-def _receipt(receipt: Receipt, known: dict[str, Process]) -> str:
+def _receipt(receipt: Receipt, known: dict[str, HostProcess]) -> str:
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(receipt.at_ms / 1000))
     by = f"by {process_text(known[receipt.instance])}" if receipt.instance else ""
     return "  ".join(part for part in (moment, receipt.what.ljust(14), receipt.detail, by) if part)

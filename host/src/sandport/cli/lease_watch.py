@@ -7,19 +7,18 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from sandport.errors import UsageError
-from sandport.home import home_path
-from sandport.lease.view import View, view
+from sandport.lease.info import LeaseInfo
 
 from .application import Settings
 from .descriptors import write_all
 from .interrupts import Interrupts
 from .lease_facts import facts_of
-from .lease_list import HEAD, row, waiting
+from .lease_list import HEAD, Choice, pending_in, row, waiting
 from .listing import put, table_lines
 from .moments import iso, now_ms
 from .plan import seconds
@@ -29,7 +28,7 @@ _ENTER, _LEAVE = b"\x1b[?1049h\x1b[?25l", b"\x1b[?25h\x1b[?1049l"
 """To a screen of its own without a cursor, and back to what was there before."""
 
 
-def watch(settings: Settings, every: str, *, ended: bool, as_json: bool) -> int:
+def watch(settings: Settings, every: str, choice: Choice, *, as_json: bool) -> int:
     """Show the list every so many seconds: over itself on a terminal, or as one JSON document a line.
 
     Returns:
@@ -42,21 +41,18 @@ def watch(settings: Settings, every: str, *, ended: bool, as_json: bool) -> int:
     every_s = seconds("--watch", every)
     if not as_json and (not os.isatty(1) or os.environ.get("TERM", "dumb") == "dumb"):
         raise UsageError("--watch: stdout is no terminal that can be drawn on; add --json for a document a line")
-    root = home_path(os.environ)
-
-    def look() -> View:
-        return view(root, now_ms=now_ms(), ended=ended)
-
     with _stop(settings.interrupts) as stop:
         if as_json:
             while True:
-                put(_document(look()))
+                now = now_ms()
+                put(_document(choice.look(now), now))
                 if stop.came_within(every_s):
                     break
         else:
             with _screen(settings.interrupts):
                 while True:
-                    put(_drawing(look(), every_s))
+                    now = now_ms()
+                    put(_drawing(choice.look(now), now, every_s))
                     if stop.came_within(every_s):
                         break
     received = settings.interrupts.received
@@ -104,16 +100,16 @@ def _screen(interrupts: Interrupts) -> Iterator[None]:
         leave()
 
 
-def _document(found: View) -> bytes:
+def _document(found: Sequence[LeaseInfo], now: int) -> bytes:
     document = {
-        "at": iso(found.now_ms),
-        "leases": [facts_of(one) for one in found.leases],
-        "pending": len(found.pending),
+        "at": iso(now),
+        "leases": [facts_of(one) for one in found],
+        "pending": pending_in(found),
     }
     return msgspec.json.encode(document) + b"\n"
 
 
-def _drawing(found: View, every_s: float) -> bytes:
+def _drawing(found: Sequence[LeaseInfo], now: int, every_s: float) -> bytes:
     """One picture, as large as the terminal: drawn over the last one without wiping that first, so nothing flickers."""
     try:
         columns, rows = os.get_terminal_size(1)
@@ -121,11 +117,11 @@ def _drawing(found: View, every_s: float) -> bytes:
         # It went away; the write that follows says so.
         columns, rows = _USUAL_SIZE
     columns, rows = (columns, rows) if columns > 0 and rows > 0 else _USUAL_SIZE
-    moment = time.strftime("%H:%M:%S", time.localtime(found.now_ms / 1000))
-    many = f"{len(found.leases)} {'lease' if len(found.leases) == 1 else 'leases'}"
+    moment = time.strftime("%H:%M:%S", time.localtime(now / 1000))
+    many = f"{len(found)} {'lease' if len(found) == 1 else 'leases'}"
     lines = [f"{moment}  {many}, looked at every {every_s:g} s; Ctrl-C ends"[:columns], ""]
-    if found.leases:
-        lines += table_lines(HEAD, [row(one, found.now_ms) for one in found.leases], columns)
+    if found:
+        lines += table_lines(HEAD, [row(one, now) for one in found], columns)
     if (text := waiting(found)) is not None:
         lines += ["", text[:columns]]
     if len(lines) > rows:

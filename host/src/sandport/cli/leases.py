@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from .application import ExampleCommand, Settings, shared_options, write_examples
-from .completion import complete_lease
+from .completion import complete_lease, complete_state
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 EXAMPLES = """
 sandport leases
@@ -23,6 +26,7 @@ they mark as waiting for clean-up is cleaned up by the next command that starts 
 LIST_EXAMPLES = """
 sandport leases list
 sandport leases list --all                               also those that are over, as far as they are remembered
+sandport leases list --run run-42 --state kept
 sandport leases list --json | jq -r '.leases[].id'
 sandport leases list --watch 10                          drawn over itself every ten seconds
 sandport leases list --watch --json | jq --unbuffered .pending
@@ -55,6 +59,17 @@ _watch_option = click.option(
 )
 
 
+def _choice_options(function: _F) -> _F:
+    """Which of them."""
+    for option in (
+        click.option("--state", metavar="STATE", shell_complete=complete_state, help="Only those in this state."),
+        click.option("--run", metavar="RUN", help="Only those of this run."),
+        click.option("--all", "ended", is_flag=True, help="Also those that are over."),
+    ):
+        function = option(function)
+    return function
+
+
 class LeasesGroup(click.Group):
     """A group that lists where it is given no word."""
 
@@ -64,42 +79,44 @@ class LeasesGroup(click.Group):
 
 
 @click.group(cls=LeasesGroup, invoke_without_command=True, short_help="List, show and end leases.")
-@click.option("--all", "ended", is_flag=True, help="Also those that are over.")
+@_choice_options
 @_watch_option
 @click.option("--json", "as_json", is_flag=True, help="One object on stdout.")
 @shared_options
 @click.pass_context
-def command(ctx: click.Context, *, ended: bool, watch: str | None, as_json: bool) -> int:
+def command(ctx: click.Context, /, *, watch: str | None, as_json: bool, **chosen: Any) -> int:
     """List the leases of this machine's store, show one, or end some; without a word, list."""
     if ctx.invoked_subcommand is not None:
         ctx.meta["as_json"] = as_json
-        ctx.meta["ended"] = ended
+        ctx.meta["chosen"] = chosen
         ctx.meta["watch"] = watch
         return 0
-    return _listed(ctx.obj, ended=ended, watch=watch, as_json=as_json)
+    return _listed(ctx.obj, chosen, watch=watch, as_json=as_json)
 
 
-def _listed(settings: Settings, *, ended: bool, watch: str | None, as_json: bool) -> int:
+def _listed(settings: Settings, chosen: dict[str, Any], *, watch: str | None, as_json: bool) -> int:
+    from .lease_list import Choice, show_all
+
+    choice = Choice(**chosen)
     if watch is not None:
         from . import lease_watch
 
-        return lease_watch.watch(settings, watch, ended=ended, as_json=as_json)
-    from .lease_list import show_all
-
-    return show_all(ended=ended, as_json=as_json)
+        return lease_watch.watch(settings, watch, choice, as_json=as_json)
+    return show_all(choice, as_json=as_json)
 
 
 @command.command("list", cls=ExampleCommand, examples=LIST_EXAMPLES, short_help="List the leases.")
-@click.option("--all", "ended", is_flag=True, help="Also those that are over.")
+@_choice_options
 @_watch_option
 @click.option("--json", "as_json", is_flag=True, help="One object on stdout.")
 @shared_options
 @click.pass_context
-def list_(ctx: click.Context, *, ended: bool, watch: str | None, as_json: bool) -> int:
+def list_(ctx: click.Context, /, *, watch: str | None, as_json: bool, **chosen: Any) -> int:
     """List the leases that have not ended, and those whose sandbox is not confirmed gone."""
+    before: dict[str, Any] = ctx.meta.get("chosen", {})
     return _listed(
         ctx.obj,
-        ended=ended or ctx.meta.get("ended", False),
+        {name: value or before.get(name) for name, value in chosen.items()},
         watch=watch or ctx.meta.get("watch"),
         as_json=as_json or ctx.meta.get("as_json", False),
     )

@@ -28,7 +28,7 @@ Why = Literal["ownerDead", "expired", "doubtful", "ending"]
 """Its process died; its time is over; whether it was created is not known; its end is not confirmed."""
 
 
-class Process(Struct, frozen=True, kw_only=True, rename="camel"):
+class HostProcess(Struct, frozen=True, kw_only=True, rename="camel"):
     """A process that has, or had, the journal open."""
 
     instance: str
@@ -54,9 +54,9 @@ class LeaseView(Struct, frozen=True, kw_only=True):
 
     lease: LeaseRow
     sandbox: SandboxRow
-    owner: Process | None
+    owner: HostProcess | None
     uses: tuple[Use, ...]
-    users: tuple[Process, ...]
+    users: tuple[HostProcess, ...]
     """Of each use."""
     pending: Pending | None
     receipts: tuple[Receipt, ...] = ()
@@ -77,7 +77,7 @@ class View(Struct, frozen=True, kw_only=True):
     counts: dict[SandboxState, int]
     leases: tuple[LeaseView, ...]
     """Those that have not ended, and those whose sandbox is not gone; or all. Oldest first."""
-    processes: tuple[Process, ...]
+    processes: tuple[HostProcess, ...]
     """Who has the journal open, and the dead that rows still name."""
 
     @property
@@ -162,7 +162,7 @@ def lease_names(root: Path) -> list[str]:
     return [name for lease in leases for name in (lease.name, lease.id) if name is not None]
 
 
-def process_of(root: Path, instance: str) -> Process:
+def process_of(root: Path, instance: str) -> HostProcess:
     """Who an instance is.
 
     Raises:
@@ -178,8 +178,8 @@ def process_of(root: Path, instance: str) -> Process:
         pid, command, since_ms = int(facts["pid"]), str(facts["argv0"]), int(facts["sinceMs"])
     except (OSError, ValueError, KeyError, TypeError):
         # It ended meanwhile, or its file is damaged: who it was is for people only, nothing is decided by it.
-        return Process(instance=instance, live=live)
-    return Process(instance=instance, live=live, pid=pid, command=os.path.basename(command), since_ms=since_ms)
+        return HostProcess(instance=instance, live=live)
+    return HostProcess(instance=instance, live=live, pid=pid, command=os.path.basename(command), since_ms=since_ms)
 
 
 # --- the parts of it ---
@@ -190,9 +190,9 @@ class _People:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._known: dict[str, Process] = {}
+        self._known: dict[str, HostProcess] = {}
 
-    def __call__(self, instance: str) -> Process:
+    def __call__(self, instance: str) -> HostProcess:
         if instance not in self._known:
             self._known[instance] = process_of(self._root, instance)
         return self._known[instance]
@@ -260,7 +260,7 @@ def _lease_view(
     )
 
 
-def pending(lease: LeaseRow, sandbox: SandboxRow, owner: Process | None, *, now_ms: int) -> Pending | None:
+def pending(lease: LeaseRow, sandbox: SandboxRow, owner: HostProcess | None, *, now_ms: int) -> Pending | None:
     """What clean-up would do to a sandbox; None where it would leave it alone.
 
     Args:
@@ -286,7 +286,7 @@ def pending(lease: LeaseRow, sandbox: SandboxRow, owner: Process | None, *, now_
     return None
 
 
-def _processes(root: Path, named: set[str] | frozenset[str]) -> tuple[Process, ...]:
+def _processes(root: Path, named: set[str] | frozenset[str]) -> tuple[HostProcess, ...]:
     folder = root / "instances"
     try:
         names = {name for name in os.listdir(folder) if INSTANCE_ID.fullmatch(name)}
