@@ -19,7 +19,7 @@ def test_a_run_that_nobody_cuts_passes_every_step_in_order() -> None:
 
 def test_a_create_whose_answer_died_with_its_worker_is_never_sent_again() -> None:
     """agent-sandbox#1352, harbor#1918: what is repeated without proof that it was not done is done twice."""
-    plan = Plan(Point.parse("acquire/> acquireLease#1:after"), "worker")
+    plan = Plan(Point.parse("acquire/< acquireLease answered#1:before"), "worker")
     (account,) = run_all([Order(provider="fake", stages=(Stage(job="life", plan=plan),))], cells=1)
     assert account.hits == (True,)
     assert (account.double_creates, account.faults) == (0, ())
