@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,47 @@ def test_a_second_signal_still_gives_the_terminal_back(sandport: Command) -> Non
     assert sandport("reap").code == 0
 
 
+# ------------------------------------------------------------------ run -t, exec -t
+
+
+def test_a_command_is_run_on_this_terminal(sandport: Command) -> None:
+    """Both of `run` and `exec`: the size as it changes, keys as they are, the program's code."""
+    words = ("--keep", "--name", "box", "-c", "isolation=none", "--env", "A=1")
+    with Typist(sandport, "run", "-t", *words, "--", "sh", size=(101, 37)) as typist:
+        typist.until(r"[$#] ")
+        assert typist.modes()[3] != typist.before[3]
+        typist.press("stty size; echo $TERM $A; test -t 0 && test -t 2 && echo all' three'\r")
+        typist.until(r"37 101\r\nxterm 1\r\nall three\r\n")
+        typist.resize(90, 30)
+        typist.press("until test \"$(stty size)\" = '30 90'; do sleep 0.02; done; echo ch''anged\r")
+        typist.until(r"changed\r\n")
+        typist.press("exit 7\r")
+        assert typist.ended() == 7
+        assert typist.modes() == typist.before
+        assert "kept as le" in typist.shown
+    (lease,) = sandport.leases()
+    expires = datetime.fromisoformat(lease["expiresAt"]) - datetime.fromisoformat(lease["requestedAt"])
+    assert timedelta(hours=7) < expires < timedelta(hours=9), "a person may be longer at it than a command"
+    with Typist(sandport, "exec", "box", "-t", "sh", "-c", "echo re''ady; read -r line; kill -9 $$") as typist:
+        typist.until(r"ready\r\n")
+        typist.press("\r")
+        assert typist.ended() == 137
+        assert typist.modes() == typist.before
+
+
 # ------------------------------------------------------------------ refused
+
+
+@pytest.mark.parametrize("words", [["run"], ["exec", "box"]])
+def test_a_command_gets_no_terminal_that_is_not_there(sandport: Command, words: list[str]) -> None:
+    done = sandport(*words, "-t", "--", "true")
+    told = f"sandport: {words[0]} -t: stdin is no terminal; without one: leave out -t"
+    assert (done.code, done.lines) == (2, [told])
+    for more in (["--json"], ["--stdin", "-"]):
+        done = sandport(*words, "-t", *more, "--", "true")
+        assert done.code == 2
+        assert "the terminal's with -t; leave one of them out" in done.err
+    assert not sandport.home.exists()
 
 
 def test_without_a_terminal_nothing_is_started(sandport: Command) -> None:
@@ -185,7 +226,6 @@ def test_what_does_not_go_together_is_refused(sandport: Command, words: list[str
 def test_a_provider_without_terminals_is_told_before_anything_is_made(sandport: Command) -> None:
     with Typist(sandport, "shell", "-p", "fake", size=(200, 24)) as typist:
         assert typist.ended() == 2
-        assert (
-            "provider fake has no terminals (capabilities.pty); sandport run and exec are what it has" in typist.shown
-        )
+        told = "provider fake has no terminals (capabilities.pty); leave out -t, or use sandport run or exec"
+        assert told in typist.shown
     assert sandport.leases("--all") == []

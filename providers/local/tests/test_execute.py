@@ -70,6 +70,9 @@ async def test_a_program_that_cannot_be_run_says_why(lease: Lease, content: byte
         await lease.run("./program")
     assert caught.value.detail is not None
     assert caught.value.detail.reason == reason
+    if reason == "format":
+        assert "'./program' cannot be run" in str(caught.value)
+        assert "#!/bin/sh" in str(caught.value)
 
 
 async def test_a_directory_is_not_a_program(lease: Lease) -> None:

@@ -14,6 +14,7 @@ EXAMPLES = f"""
 sandport exec build -- make test                         a name that 'sandport run --keep --name' gave
 sandport exec lefjq2 ls -l                               the beginning of an id is enough
 sandport exec build --in patch.diff --timeout 60 -- git apply patch.diff
+sandport exec -t build -- python3                        on this terminal
 sandport leases                                          those that there are
 
 The sandbox stays as it was, whatever becomes of the command; a signal ends the command alone.

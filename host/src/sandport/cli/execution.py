@@ -140,7 +140,7 @@ class _Performance:
         """Before anything is made or copied: a shell has to have one."""
         if self._screen is not None and not facts.hello.capabilities.pty:
             raise NotSupported(
-                f"provider {facts.name} has no terminals (capabilities.pty); sandport run and exec are what it has",
+                f"provider {facts.name} has no terminals (capabilities.pty); leave out -t, or use sandport run or exec",
                 dispatched="no",
             )
 

@@ -23,6 +23,10 @@ from .transfer import Manner, Transfer, into_sandbox, out_of_sandbox, patterns
 
 DEFAULT_PROVIDER = "local"
 DEFAULT_TTL_S = 3600.0
+TERMINAL_TTL_S = 8 * 3600.0
+"""A person may well be longer at it than the hour that a command gets; the sandbox ends with the command anyway."""
+_TOLD = ("TERM", "COLORTERM")
+"""What a program has to know of the terminal."""
 _BEYOND_TIMEOUT_S = 600.0
 """A sandbox outlives its command's time-out by this much: room for the copies before and after it."""
 _LONGEST_S = 10 * 365 * 86400.0
@@ -47,6 +51,8 @@ class Wish(Struct, frozen=True, kw_only=True):
     quiet: bool
     verbose: bool
     command: tuple[str, ...]
+    terminal: bool = False
+    """The command gets this terminal."""
 
 
 class NewWish(Wish, frozen=True, kw_only=True):
@@ -159,7 +165,7 @@ def plan_of_run(wish: RunWish, settings: Settings) -> Plan:
     return plan_of_new(wish, load(settings.config))
 
 
-def plan_of_new(wish: NewWish, configuration: Configuration, *, usual_ttl_s: float = DEFAULT_TTL_S) -> Plan:
+def plan_of_new(wish: NewWish, configuration: Configuration) -> Plan:
     """A plan with a sandbox that is to be made.
 
     Raises:
@@ -181,7 +187,7 @@ def plan_of_new(wish: NewWish, configuration: Configuration, *, usual_ttl_s: flo
     lease = NewLease(
         environment=environment,
         config=exposed(provider, base, parse_overrides(wish.overrides), wish.expose),
-        ttl_s=_ttl(wish.ttl, timeout_s, usual_ttl_s),
+        ttl_s=_ttl(wish.ttl, timeout_s, TERMINAL_TTL_S if wish.terminal else DEFAULT_TTL_S),
         keep=wish.keep,
         name=None if wish.name is None else _name(wish.name),
     )
@@ -216,6 +222,24 @@ def _check(wish: Wish, name: str, example: str) -> None:
         raise UsageError(f"{name}: there is no command\nas in: {example}")
     check_talk(quiet=wish.quiet, verbose=wish.verbose)
     check_selection(wish)
+    if wish.terminal:
+        if wish.as_json or wish.stdin is not None:
+            option = "--json" if wish.as_json else f"--stdin {wish.stdin}"
+            raise UsageError(
+                f"{option}: the command's input and output are the terminal's with -t; leave one of them out"
+            )
+        check_terminal(f"{name} -t", "leave out -t")
+
+
+def check_terminal(what: str, otherwise: str) -> None:
+    """Refuse to lend a terminal that is not there.
+
+    Raises:
+        UsageError: Stdin or stdout is none.
+    """
+    for descriptor, name in ((0, "stdin"), (1, "stdout")):
+        if not os.isatty(descriptor):
+            raise UsageError(f"{what}: {name} is no terminal; without one: {otherwise}")
 
 
 def check_selection(wish: Wish) -> None:
@@ -282,16 +306,18 @@ def task_of(wish: Wish, timeout_s: float | None) -> Task:
         UsageError: As `plan_of_run`.
     """
     # What the sandbox made is wanted back, also where the sources' own files say that it is no source.
+    told = {name: value for name in _TOLD if wish.terminal and (value := os.environ.get(name))}
     excluding = Manner(exclude=patterns(wish.exclude))
     selecting = Manner(exclude=excluding.exclude, gitignore=wish.gitignore)
     return Task(
         into=tuple(into_sandbox(value, selecting) for value in wish.into),
         out=tuple(out_of_sandbox(value, excluding) for value in wish.out),
         cwd=wish.cwd,
-        env=dict(map(variable, wish.env)),
+        env=told | dict(map(variable, wish.env)),
         timeout_s=timeout_s,
         stdin=None if wish.stdin is None else _input(wish.stdin),
         command=wish.command,
+        on_terminal=wish.terminal,
         as_json=wish.as_json,
         talk=check_talk(quiet=wish.quiet, verbose=wish.verbose),
     )

@@ -30,6 +30,8 @@ sandport run -p local -c isolation=none -- ./bench.sh
 sandport run -c network=true --expose /srv/models -- ./answer.py        what isolation keeps away otherwise
 sandport run --keep --name build --in . -- make          then: sandport exec build -- make test
 
+sandport run -t --in . -- vi README.md                    on this terminal; Enter, '~', '.' leaves what answers no more
+
 With --keep the sandbox is kept also when the command failed or timed out, until 'sandport leases end' or its --ttl.
 A signal, or a reader of our output that goes away, ends it all the same.
 {EXIT_CODES}"""
@@ -45,7 +47,7 @@ A signal, or a reader of our output that goes away, ends it all the same.
 @place_options
 @copy_options
 @command_options
-@keeping_options(ttl="Seconds until the sandbox ends by itself; an hour, or the timeout and more.")
+@keeping_options(ttl="Seconds until the sandbox ends by itself; an hour, eight with -t, or the timeout and more.")
 @output_options
 @shared_options
 @command_argument

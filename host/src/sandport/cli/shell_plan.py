@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 
 import msgspec
@@ -12,14 +11,8 @@ from sandport.configuration import load
 from sandport.errors import UsageError
 
 from .application import Settings
-from .plan import NewWish, Plan, check_selection, check_talk, done, plan_of_held, plan_of_new
+from .plan import NewWish, Plan, check_selection, check_talk, check_terminal, done, plan_of_held, plan_of_new
 from .report import Ids
-
-USUAL_TTL_S = 8 * 3600.0
-"""A person may well be longer at it than the hour that a command gets; the sandbox ends with the shell anyway."""
-
-_TOLD = ("TERM", "COLORTERM")
-"""What a program has to know of the terminal."""
 
 
 class ShellWish(NewWish, frozen=True, kw_only=True):
@@ -43,19 +36,13 @@ def plan_of_shell(wish: ShellWish, settings: Settings) -> Plan:
     """
     check_talk(quiet=wish.quiet, verbose=wish.verbose)
     check_selection(wish)
-    for descriptor, name in ((0, "stdin"), (1, "stdout")):
-        if not os.isatty(descriptor):
-            other = f"exec {wish.lease}" if wish.lease else "run"
-            raise UsageError(f"shell: {name} is no terminal; without one: sandport {other} -- COMMAND")
-    wish = msgspec.structs.replace(wish, command=_program(wish.program))
+    other = f"exec {wish.lease}" if wish.lease else "run"
+    check_terminal("shell", f"sandport {other} -- COMMAND")
+    wish = msgspec.structs.replace(wish, command=_program(wish.program), terminal=True)
     if wish.lease is None:
-        plan = plan_of_new(wish, load(settings.config), usual_ttl_s=USUAL_TTL_S)
-    else:
-        _check_held(wish, wish.lease)
-        plan = plan_of_held(wish, wish.lease, load(settings.config))
-    told = {name: value for name in _TOLD if (value := os.environ.get(name))}
-    task = msgspec.structs.replace(plan.task, on_terminal=True, env=told | plan.task.env)
-    return msgspec.structs.replace(plan, task=task)
+        return plan_of_new(wish, load(settings.config))
+    _check_held(wish, wish.lease)
+    return plan_of_held(wish, wish.lease, load(settings.config))
 
 
 def _program(text: str | None) -> tuple[str, ...]:

@@ -143,6 +143,12 @@ def output_options(function: _F) -> _F:
     for option in (
         talk_options,
         click.option(
+            "-t",
+            "--terminal",
+            is_flag=True,
+            help="Give the command this terminal, with its size and every key, as 'sandport shell' does.",
+        ),
+        click.option(
             "--json", "as_json", is_flag=True, help="One object on stdout; the command's output goes to stderr."
         ),
         click.option(

@@ -179,7 +179,12 @@ async def _in_thread(work: Callable[[], _T]) -> _T:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             loop.call_soon_threadsafe(settle, value, error)
 
-    threading.Thread(target=run, name="sandport-survivors", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="sandport-survivors", daemon=True).start()
+    except RuntimeError:
+        # The interpreter ends, and starts none any more (from Python 3.12 on), or the machine has no room for one. Then
+        # the loop is held for as long as the look takes: whoever waits for it has nothing else left to do.
+        run()
     return await result
 
 

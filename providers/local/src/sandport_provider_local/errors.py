@@ -38,6 +38,12 @@ def start_failed(stage: str, number: int, *, program: bytes, cwd: bytes) -> erro
             f"{_text(program)} is there, but the interpreter that its first line or its header names is not",
             detail=errors.Detail(path=shown.path, reason="interpreter"),
         )
+    if number == errno.ENOEXEC:
+        return errors.CommandNotExecutable(
+            f"{_text(program)} cannot be run: it is neither a program for this machine nor a script whose first line "
+            "says what runs it; a script needs one such as #!/bin/sh, or is run as an argument: sh FILE",
+            detail=errors.Detail(path=shown.path, reason="format"),
+        )
     if number in _NOT_EXECUTABLE:
         return errors.CommandNotExecutable(
             f"{_text(program)} cannot be run: {why}",
