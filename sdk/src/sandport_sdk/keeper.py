@@ -21,6 +21,7 @@ Messages are JSON over a sequential-packet socket:
 {"start": null} with four descriptors: a file with argv, cwd and env as JSON, then stdin, stdout, stderr
                                                    -> {"started": PID}, then {"ended": WAIT_STATUS}
                                                    or {"failed": "fork" | "cwd" | "program", "errno": NUMBER}
+    with `"stays": true` in the file it is no command: only the sandbox's end is its own, and none is told
 {"signal": NUMBER}                                 to the group of this connection's command
 {"leave": null}                                    as the end of the connection, by a worker that is there
 {"end": null}                                      -> the end of the connection, once nothing is left
@@ -187,6 +188,7 @@ class Keeper:
     def _handle(self, connection: Connection, message: dict[str, Any], fds: list[int]) -> None:
         if "attend" in message:
             self._grace_s = float(message["attend"])
+            self._expires_at_s = _expiry()  # it may have been finished since
             if message["keep"] is not None:
                 self._keep(kept=bool(message["keep"]))
             connection.attending = True
@@ -248,7 +250,8 @@ class Keeper:
             connection.send(**json.loads(failure))
             return
         self._lost = False
-        connection.pid = pid
+        if not plan.get("stays"):
+            connection.pid = pid
         connection.send(started=pid)
 
     def _signal(self, connection: Connection, number: int) -> None:
@@ -440,7 +443,7 @@ def _prctl(option: int, argument: int) -> None:
 
 
 def _expiry() -> float | None:
-    """The Unix time at which the sandbox ends; None for one that was never finished."""
+    """The Unix time at which the sandbox ends; None for one that is not finished."""
     try:
         with open(RECORD, "rb") as file:
             return float(json.load(file)["expiresAtMs"]) / 1000

@@ -5,6 +5,7 @@ STATE_DIR/SANDBOX_ID-STORE/   made in one step, so that from its first moment on
     record.json               what it is; not there before the sandbox is finished, nor once it is being removed
     files/                    the sandbox's files
     socket                    where its keeper listens: a connection that is refused says that there is none
+    making                    it is being made, or whoever made it was killed
     kept, log                 whether it outlives its workers; what the keeper has to say
 ```
 """
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from .keeper import FILES, KEPT, MESSAGE_BYTES, RECORD, SOCKET
 
+MAKING = "making"
 STARTS = 5
 """So often a keeper is looked for or started that ends just then; more is a fault and no coincidence."""
 ANSWER_S = 20.0
@@ -66,6 +68,29 @@ class SandboxFolder:
         self.files.mkdir(mode=0o700)
         if kept:
             (self.path / KEPT).touch(mode=0o600)
+        self._record(expires_at_ms)
+
+    def begin(self) -> None:
+        """Make it, unfinished: until `finish` nobody can attach it, and it ends with the last worker.
+
+        Raises:
+            FileExistsError: It is there already.
+            OSError: There is no room, or no right.
+        """
+        self.path.mkdir(mode=0o700)
+        (self.path / MAKING).touch(mode=0o600)
+        self.files.mkdir(mode=0o700)
+
+    def finish(self, *, expires_at_ms: int) -> None:
+        """From now on it can be attached."""
+        self._record(expires_at_ms)
+        (self.path / MAKING).unlink()
+
+    def is_unfinished(self) -> bool:
+        """Whether it is being made, or was when its worker was killed."""
+        return (self.path / MAKING).exists()
+
+    def _record(self, expires_at_ms: int) -> None:
         record = {
             "sandboxId": self._sandbox_id,
             "storeId": self._store_id,

@@ -59,7 +59,10 @@ class HelloProvider(Provider):
     def attach_lease(self, params: types.AttachLeaseParams, call: Call) -> types.AttachLeaseResult:
         """Open a sandbox of an earlier worker, or of this one again. Repeat: the same. Cancel: nothing happened."""
         config = self.config_of(params)
-        sandbox = self._sandboxes.attach(params)
+        try:
+            sandbox = self._sandboxes.attach(params)
+        except machine.Unfinished:
+            return types.AttachLeaseResult(state="unreachable")
         if sandbox is None:
             return types.AttachLeaseResult(state="gone")
         self._configs[params.sandbox_id] = config

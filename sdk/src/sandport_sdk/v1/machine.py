@@ -17,7 +17,10 @@ class MyProvider(Provider):
         return self._sandboxes.create(params).lease(shell="/bin/sh")
 
     def attach_lease(self, params, call):
-        sandbox = self._sandboxes.attach(params)
+        try:
+            sandbox = self._sandboxes.attach(params)
+        except machine.Unfinished:
+            return types.AttachLeaseResult(state="unreachable")
         if sandbox is None:
             return types.AttachLeaseResult(state="gone")
         lease = sandbox.lease(shell="/bin/sh")
@@ -34,9 +37,9 @@ class MyProvider(Provider):
 ```
 
 and in `execute` a command is `process = await sandbox.start(argv, stdin, stdout, stderr, env=env)` with
-`sandbox = self._sandboxes.opened(params.sandbox_id)`, then `await process.wait()`. Nothing here isolates anything: a
-provider that does starts `["bwrap", ..., "--", *argv]`, or whatever its isolation is, and leaves the sandbox's `folder`
-out of what it shows.
+`sandbox = self._sandboxes.opened(params.sandbox_id)`, then `await process.wait()`. Nothing here isolates anything. A
+provider that does has an `Init` behind the sandbox's walls, which stays, starts `["nsenter", ..., "--", *argv]` or
+whatever enters them, says with `look_inside` what is not there, and leaves the sandbox's `folder` out of what it shows.
 
 The functions of `Sandboxes` block for some milliseconds, so plain `def` handlers call them: those run in threads. A
 sandbox's `start` and all of `Process` are for code in the loop. It needs Linux.
@@ -49,7 +52,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,14 +68,16 @@ from sandport_protocol.v1 import (
     ListLeasesParams,
     ListLeasesResult,
 )
+from sandport_sdk.inside import look_inside
 from sandport_sdk.keeper import SANDBOX_ID
+from sandport_sdk.machine_init import Init
 from sandport_sdk.machine_process import Process, no_room, not_started, send_plan
 from sandport_sdk.sandbox_folder import STARTS, SandboxFolder, all_ids, answer, ask
 
 if TYPE_CHECKING:
     from sandport_sdk.v1.provider import Session
 
-__all__ = ["Process", "Sandbox", "Sandboxes"]
+__all__ = ["Init", "Process", "Sandbox", "Sandboxes", "Unfinished", "look_inside"]
 
 Text = str | bytes
 """A word, a path or a value: bytes, or what `os.fsdecode` makes of them."""
@@ -152,14 +157,7 @@ class Sandbox:
 
         Cancel: nothing of it runs.
         """
-        words = [os.fsdecode(word) for word in argv]
-        place = os.path.join(os.fspath(self.files), os.fsdecode(cwd))
-        plan = {
-            "argv": words,
-            "cwd": place,
-            "env": {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
-            | {SANDBOX_ID: self.sandbox_id},
-        }
+        plan = self._plan(argv, cwd, env)
         connection = self._connect()
         try:
             send_plan(connection, plan, (stdin, stdout, stderr))
@@ -173,8 +171,16 @@ class Sandbox:
             process.close()
             raise
         if process._failure is not None:
-            raise not_started(*process._failure, words[0], place)
+            raise not_started(*process._failure, plan["argv"][0], plan["cwd"])
         return process
+
+    def _plan(self, argv: Sequence[Text], cwd: Text, env: Mapping[str, Text] | Mapping[bytes, Text]) -> dict[str, Any]:
+        variables = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
+        return {
+            "argv": [os.fsdecode(word) for word in argv],
+            "cwd": os.path.join(os.fspath(self.files), os.fsdecode(cwd)),
+            "env": variables | {SANDBOX_ID: self.sandbox_id},
+        }
 
     def _connect(self) -> socket.socket:
         try:
@@ -196,9 +202,30 @@ class Sandbox:
         if former is not None:
             former.close()
 
+    def _finish(self, expires_at_ms: int, grace_s: float, *, keep: bool) -> None:
+        """From now on a later worker can attach it, and its time runs."""
+        try:
+            self._folder.finish(expires_at_ms=expires_at_ms)
+        except OSError as error:
+            raise no_room(error, dispatched="no") from error
+        self.expires_at_ms = expires_at_ms
+        assert self._attending is not None  # since it was created
+        ask(self._attending, attend=grace_s, keep=keep)
+        if answer(self._attending) is None:
+            raise errors.SandboxLost("the sandbox was ended while it was made", dispatched="no")
+
     def _leave(self) -> None:
         if self._attending is not None:
             self._attending.close()
+
+
+class Unfinished(errors.Unavailable):
+    """A sandbox that is there and half made: its state is `unreachable`, and a destroy ends it."""
+
+    @property
+    def condition(self) -> str:
+        """As which it goes over the wire where nobody catches it."""
+        return errors.Unavailable.__name__
 
 
 class Sandboxes:
@@ -220,20 +247,30 @@ class Sandboxes:
         self._open: dict[str, Sandbox] = {}
         self._started: list[int] = []
 
-    def create(self, params: AcquireLeaseParams) -> Sandbox:
+    def create(self, params: AcquireLeaseParams, *, fill: Callable[[Sandbox], object] | None = None) -> Sandbox:
         """Make a sandbox, and attend it.
+
+        Args:
+            params: What was asked for.
+            fill: Does what else a new sandbox needs: files, walls. Only once it has come back the sandbox is finished,
+                and its lifetime begins. Where it raises, the sandbox is ended again and the error goes on; where the
+                worker is killed in the middle, the sandbox is on the list, can be destroyed, and cannot be attached.
 
         Raises:
             errors.InvalidParams: Its id is taken (`dispatched` `no`, as all of these).
             errors.QuotaExceeded: The machine has no room for it.
-            errors.Unavailable: Its keeper cannot be started; nothing is left of it.
+            errors.Unavailable: Its keeper cannot be started; nothing is left of it. Or (`dispatched` `unknown`) `fill`
+                failed, and what there was cannot be ended; it stays on the list.
 
         Repeat: refused. Cancel: a thread is not interrupted; the sandbox is made, or nothing is.
         """
         self._reap()
         folder = self._folder(params.sandbox_id)
         try:
-            folder.make(expires_at_ms=int(time.time() * 1000) + params.ttl_ms, kept=params.keep)
+            if fill is None:
+                folder.make(expires_at_ms=_in_ms(params.ttl_ms), kept=params.keep)
+            else:
+                folder.begin()
         except FileExistsError:
             raise errors.InvalidParams(f"{params.sandbox_id} is there already", dispatched="no") from None
         except OSError as error:
@@ -246,7 +283,10 @@ class Sandboxes:
             raise
         if attached is None:
             raise errors.SandboxLost("the sandbox was ended while it was made", dispatched="no")
-        return self._attended(params.sandbox_id, folder, attached)
+        sandbox = self._attended(params.sandbox_id, folder, attached)
+        if fill is not None:
+            self._fill(sandbox, fill, params)
+        return sandbox
 
     def attach(self, params: AttachLeaseParams) -> Sandbox | None:
         """Attend a sandbox that this or another worker has made; None where it has ended.
@@ -255,7 +295,9 @@ class Sandboxes:
 
         Raises:
             errors.InvalidParams: The handle is not the one of this sandbox.
-            errors.Unavailable: It was never finished, and only a destroy ends it; or its keeper cannot be started.
+            Unfinished: It is still being made, or whoever made it was killed, and only a destroy ends it. Answer
+                `unreachable`.
+            errors.Unavailable: Its keeper cannot be started.
 
         Repeat: the same. Cancel: a thread is not interrupted.
         """
@@ -270,9 +312,9 @@ class Sandboxes:
             if not folder.exists():
                 self._forget(params.sandbox_id)
                 return None
-            if not self._wait_end(folder):
+            if folder.is_unfinished() or not self._wait_end(folder):
                 break
-        raise errors.Unavailable(f"{params.sandbox_id} was never finished; it can be destroyed", dispatched="no")
+        raise Unfinished(f"{params.sandbox_id} was never finished; it can be destroyed", dispatched="no")
 
     def opened(self, sandbox_id: str) -> Sandbox:
         """A sandbox that this worker attends.
@@ -374,6 +416,18 @@ class Sandboxes:
             connection.close()
         raise errors.Unavailable(f"its keeper does not answer: {folder.log()}", dispatched="no")
 
+    def _fill(self, sandbox: Sandbox, fill: Callable[[Sandbox], object], params: AcquireLeaseParams) -> None:
+        try:
+            fill(sandbox)
+            sandbox._finish(_in_ms(params.ttl_ms), self._grace_s, keep=params.keep)
+        except BaseException as error:
+            try:
+                self.destroy(DestroyLeaseParams(sandbox_id=params.sandbox_id))
+            except errors.WireError as left:
+                why = f"{params.sandbox_id} cannot be made ({error}), and what there is of it cannot be ended ({left})"
+                raise errors.Unavailable(why, dispatched="unknown") from error
+            raise
+
     def _wait_end(self, folder: SandboxFolder) -> bool:
         """Wait for a keeper that is removing its sandbox; False where there is none."""
         try:
@@ -426,3 +480,8 @@ class Sandboxes:
             with contextlib.suppress(ChildProcessError, ValueError):  # another thread was here first
                 if os.waitpid(pid, os.WNOHANG)[0]:
                     self._started.remove(pid)
+
+
+def _in_ms(ttl_ms: int) -> int:
+    """The Unix time after so many milliseconds."""
+    return int(time.time() * 1000) + ttl_ms
