@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,70 @@ def test_a_file_on_a_full_or_closed_disk_is_told(sandport: Command) -> None:
     assert done.code == 2
     assert "Traceback" not in done.err
     assert len(done.lines) == 1
+
+
+# ------------------------------------------------------------------ probing
+
+# A whole worker whose checks its config decides; standard library only.
+PICKY = """
+import json, sys
+METHODS = ["initialize", "ping", "shutdown", "validateConfig", "probe", "acquireLease", "attachLease", "listLeases",
+           "destroyLease", "execute"]
+def answer(method, params):
+    config = params.get("config", {})
+    if method == "initialize":
+        return {"protocolVersion": 1, "provider": {"name": "picky", "version": "1", "displayName": "Picky"},
+                "supportedMethods": METHODS, "capabilities": {"kill": "group", "expiry": "vendor", "egress": ["none"]}}
+    if method == "validateConfig":
+        if "quota" in config:
+            return {"config": config | {"region": "eu"}}
+        return {"issues": [{"field": "config.quota", "message": "is missing"}]}
+    if method == "probe":
+        quota = {"name": "quota", "ok": config["quota"] > 0, "detail": "\\x1b[2J"}
+        return {"checks": [{"name": "credential", "ok": True}, quota], "without": ["process"]}
+    return {}
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message and "method" in message:
+        result = answer(message["method"], message.get("params", {}))
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+    elif message.get("method") == "initialized":
+        print(json.dumps({"jsonrpc": "2.0", "method": "ready"}), flush=True)
+"""
+
+
+def test_a_provider_is_asked_whether_an_environment_works(sandport: Command) -> None:
+    worker = sandport.folder / "picky.py"
+    worker.write_text(PICKY)
+    sandport.configure(
+        f'[providers.picky]\ncommand = ["{sys.executable}", "{worker}"]\n'
+        '[environments.good]\nprovider = "picky"\nconfig = { quota = 1 }\n'
+        '[environments.bad]\nprovider = "picky"\nconfig = { quota = 0 }\n'
+        '[environments.wrong]\nprovider = "picky"\n'
+    )
+    done = sandport("env", "probe", "good", "--json")
+    assert (done.code, done.err) == (0, "")
+    assert (done.object["ok"], done.object["validated"]) == (True, {"quota": 1, "region": "eu"})
+    assert [(one["name"], one["ok"]) for one in done.object["checks"]] == [("credential", True), ("quota", True)]
+    assert (done.object["environment"]["name"], done.object["without"]) == ("good", ["process"])
+
+    done = sandport("env", "probe", "bad")
+    assert (done.code, done.lines) == (1, ["sandport: bad: provider picky finds 1 of 2 checks not well"])
+    lines = done.out.decode().splitlines()
+    assert [line.split()[:2] for line in lines[:4]] == [
+        ["CHECK", "STATE"],
+        ["config", "ok"],
+        ["credential", "ok"],
+        ["quota", "WRONG"],
+    ]
+    assert lines[4:] == ["this config takes away: process"]
+    assert "\x1b" not in done.out.decode()
+
+    done = sandport("env", "probe", "wrong", "--json")
+    assert (done.code, done.object["error"]["condition"]) == (2, "ConfigurationInvalid")
+    assert "config.quota: is missing" in done.err
+    done = sandport("env", "probe", "gone")
+    assert (done.code, done.err.startswith("sandport: there is no environment 'gone'")) == (2, True)
+    worker.write_text("raise SystemExit(3)")
+    assert sandport("env", "probe", "good").code == 125
+    assert sandport.leases("--all") == []

@@ -33,6 +33,10 @@ BELOW = (
     "env show",
     "env add",
     "env remove",
+    "env probe",
+    "provider new",
+    "provider add",
+    "provider remove",
     "leases list",
     "leases show",
     "leases end",
@@ -110,8 +114,10 @@ def test_commands_providers_and_environments_are_completed(sandport: Command) ->
     sandport.configure('[providers.lotus]\ncommand = ["x"]\n[environments.ci]\nprovider = "lotus"\n')
     assert complete(sandport, "sandport ru") == ["run"]
     assert complete(sandport, "sandport run -p lo") == ["local", "lotus"]
-    for line in ("run -e", "shell -e", "env show", "env remove"):
+    for line in ("run -e", "shell -e", "env show", "env probe", "env remove"):
         assert complete(sandport, f"sandport {line} c") == ["ci"]
+    assert complete(sandport, "sandport provider remove ") == ["lotus"]
+    assert complete(sandport, "sandport leases --state en") == ["ending", "ended"]
     assert "--timeout" in complete(sandport, "sandport run --t")
     assert {"--exclude", "--expose"} == set(complete(sandport, "sandport run --ex"))
     assert complete(sandport, "sandport sync o") == ["out"]

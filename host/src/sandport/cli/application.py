@@ -28,9 +28,9 @@ COMMANDS = {
     "sync": ("sandport.cli.sync", "Copy files into a sandbox that is there, or out of it."),
     "leases": ("sandport.cli.leases", "List the sandboxes that are leased, show one, end some."),
     "reap": ("sandport.cli.reap", "Clean up what killed or failed commands left."),
-    "env": ("sandport.cli.env", "List, show, add and remove environments of sandport.toml."),
+    "env": ("sandport.cli.env", "List, show, probe, add and remove environments of sandport.toml."),
     "providers": ("sandport.cli.providers", "List the providers that are installed or configured."),
-    "provider": ("sandport.cli.provider", "Begin a provider of your own."),
+    "provider": ("sandport.cli.provider", "Begin a provider of your own, add a worker in any language, remove one."),
     "doctor": ("sandport.cli.doctor", "Check this installation, and say what to do where something is wrong."),
 }
 

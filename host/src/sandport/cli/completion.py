@@ -16,6 +16,11 @@ def complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete: 
     return sorted(name for name in names if name.startswith(incomplete))
 
 
+def complete_configured(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Providers of the user's own file."""
+    return sorted(name for name in _configured("providers") if name.startswith(incomplete))
+
+
 def complete_environment(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Environments of the files in force."""
     return sorted(name for name in _configured("environments") if name.startswith(incomplete))

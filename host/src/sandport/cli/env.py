@@ -11,6 +11,7 @@ EXAMPLES = """
 sandport env
 sandport env add ci -p local -c isolation=require -c network=true --env CI=1
 sandport env show ci
+sandport env probe ci
 sandport env remove ci
 
 An environment is a provider, its config, and variables for every command that runs there: 'sandport run -e ci'. 'add'
@@ -19,7 +20,7 @@ folder is only read. Values of variables are not shown. For a value that nobody 
 provider's worker instead: the file has it in clear.
 
 Exit codes: 0 done; 2 no such environment, one that is there, or a config that its provider refuses, and nothing was
-changed; 125 the provider cannot be asked.
+changed; 125 the provider cannot be asked; 1 'probe' found something that is not well.
 """
 
 ADD_EXAMPLES = """
@@ -32,6 +33,14 @@ The provider is asked whether it takes the config. What is written are the keys 
 SHOW_EXAMPLES = """
 sandport env show ci
 sandport env show ci --json | jq .validated
+"""
+
+PROBE_EXAMPLES = """
+sandport env probe ci
+sandport env probe ci --json | jq '.checks[] | select(.ok | not)'
+
+Nothing is created. Exit codes: 0 all is well; 1 a check is not; 2 no such environment, or a config that its provider
+refuses; 125 the provider cannot be asked.
 """
 
 REMOVE_EXAMPLES = """
@@ -56,7 +65,7 @@ class EnvGroup(click.Group):
 _json_option = click.option("--json", "as_json", is_flag=True, help="One object on stdout.")
 
 
-@click.group(cls=EnvGroup, invoke_without_command=True, short_help="List, show, add and remove environments.")
+@click.group(cls=EnvGroup, invoke_without_command=True, short_help="List, show, probe, add and remove environments.")
 @_json_option
 @shared_options
 @click.pass_context
@@ -95,6 +104,18 @@ def show(ctx: click.Context, *, name: str, as_json: bool) -> int:
     from .environments import show_one
 
     return show_one(name, ctx.find_root().obj, as_json=_wants_json(ctx, as_json=as_json))
+
+
+@command.command("probe", cls=ExampleCommand, examples=PROBE_EXAMPLES, short_help="Ask whether one works here.")
+@_json_option
+@shared_options
+@click.argument("name", shell_complete=complete_environment)
+@click.pass_context
+def probe(ctx: click.Context, *, name: str, as_json: bool) -> int:
+    """Ask the provider of NAME whether its config is good, and whether what its sandboxes need is there."""
+    from .env_probe import probe_one
+
+    return probe_one(name, ctx.find_root().obj, as_json=_wants_json(ctx, as_json=as_json))
 
 
 @command.command("add", cls=ExampleCommand, examples=ADD_EXAMPLES, short_help="Add an environment.")

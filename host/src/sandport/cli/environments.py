@@ -54,7 +54,7 @@ def show_all(settings: Settings, *, as_json: bool) -> int:
     """Print the list; always 0."""
     with answered(as_json=as_json):
         configuration = load(settings.config)
-        found = [_facts(name, configuration) for name in sorted(configuration.environments)]
+        found = [facts_of(name, configuration) for name in sorted(configuration.environments)]
         if as_json:
             put_json({"environments": found})
         elif found:
@@ -70,7 +70,7 @@ def show_one(name: str, settings: Settings, *, as_json: bool) -> int:
     with answered(as_json=as_json):
         configuration = load(settings.config)
         configuration.environment(name)
-        facts, leases = _facts(name, configuration), _leases(name)
+        facts, leases = facts_of(name, configuration), _leases(name)
     normal: dict[str, Any] | None = None
     failed: SandportError | None = None
     try:
@@ -129,7 +129,7 @@ def add_one(
         members |= {"env": env} if env else {}
         by_hand = "add it by hand:\n" + table_text((SECTION, name), members).rstrip("\n")
         change(path, lambda text: with_table(text, (SECTION, name), members), by_hand)
-        facts = _facts(name, load(settings.config))
+        facts = facts_of(name, load(settings.config))
     if as_json:
         put_json({"environment": facts, "validated": normal})
     else:
@@ -203,7 +203,8 @@ def _check_text(option: str, text: str) -> None:
         raise ConfigurationInvalid(f"{option}: its value is not UTF-8, which sandport.toml has to be")
 
 
-def _facts(name: str, configuration: Configuration) -> EnvironmentFacts:
+def facts_of(name: str, configuration: Configuration) -> EnvironmentFacts:
+    """What is shown of one."""
     found: EnvironmentSettings = configuration.environments[name]
     return EnvironmentFacts(
         name=name,

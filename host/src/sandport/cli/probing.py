@@ -42,7 +42,7 @@ async def _ask_all(found: Inventory, configuration: Configuration, settings: Set
 async def _ask(host: Host, provider: Listed) -> None:
     started = time.monotonic()
     try:
-        provider.hello = _hello(await host.describe(provider.name))
+        provider.hello = hello_of(await host.describe(provider.name))
         provider.start_ms = round((time.monotonic() - started) * 1000)
     except SandportError as error:
         report = error.report if isinstance(error, WorkerError) else None
@@ -55,7 +55,8 @@ async def _ask(host: Host, provider: Listed) -> None:
         provider.probe_fault = unicode_text(str(error))
 
 
-def _hello(facts: ProviderFacts) -> Hello:
+def hello_of(facts: ProviderFacts) -> Hello:
+    """What a worker said, as it is shown."""
     hello = facts.hello
     groups = effective_groups(hello.supported_methods)
     return Hello(

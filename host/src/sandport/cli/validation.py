@@ -34,8 +34,15 @@ def validated(
         SandportError: It cannot be asked.
     """
     found = anyio.run(_validated, provider, config, configuration, settings, backend="asyncio")
-    if found is None:
-        return None
+    return None if found is None else checked(where, provider, found)
+
+
+def checked(where: str, provider: str, found: ValidateConfigResult) -> dict[str, Any]:
+    """The config in its provider's normal form.
+
+    Raises:
+        ConfigurationInvalid: It refuses the config; the message names each field.
+    """
     if found.issues:
         told = [f"{issue.field}: {issue.message}" for issue in found.issues]
         raise ConfigurationInvalid("\n".join([f"{where}: provider {provider} refuses its config", *told]))
