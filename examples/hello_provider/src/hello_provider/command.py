@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import tempfile
@@ -16,7 +17,7 @@ from .errors import not_begun
 SHELL = "/bin/sh"
 PIECE_BYTES = 1 << 16
 DRAIN_S = 0.25
-"""How long a stream is read on after the command's end while nothing comes: what it left may hold the stream."""
+"""How long a stream is read on after the command's end: what it left may hold the stream, and write for ever."""
 STALLED_S = 5.0
 """How long a host that takes no output keeps a killed command from its answer."""
 
@@ -26,7 +27,6 @@ class Output:
 
     Attributes:
         total: Bytes that were read.
-        end: `seen` once its end of file was read.
     """
 
     def __init__(self, name: types.StreamName, call: Call | None, keep_bytes: int) -> None:
@@ -39,35 +39,38 @@ class Output:
         """
         self.name = name
         self.total = 0
-        self.end: types.StreamEnd = "heldOpen"
         self._call = call
         self._head, self._head_bytes = bytearray(), keep_bytes - keep_bytes // 2
         self._tail, self._tail_bytes = bytearray(), keep_bytes // 2
-        self._reader = asyncio.StreamReader(limit=PIECE_BYTES)
-        self._transport: asyncio.ReadTransport | None = None
+        self._fd = -1
+        self._ready = asyncio.Event()
+        self._rest: bytes | None = None
+        """What was read last of all; None until then."""
+        self._seen_end = False
         self._pump: asyncio.Task[None] | None = None
-        self._quiet = False
-        self._sending = False
 
     async def open(self) -> int:
         """Make its pipe and begin to read; the end for the command."""
-        read, write = os.pipe()
-        protocol = asyncio.StreamReaderProtocol(self._reader)
-        pipe = os.fdopen(read, "rb", 0)
-        self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
+        self._fd, write = os.pipe()
+        os.set_blocking(self._fd, False)
         self._pump = asyncio.create_task(self._read())
         return write
 
-    async def drain(self, deadline: float | None) -> None:
-        """Read what was written, until the end of file, a silence, or the deadline by the loop's clock."""
+    async def drain(self, patience_s: float | None) -> None:
+        """Read what was written, once the command has ended; the moment for that is the same for a flood as for none.
+
+        Args:
+            patience_s: How long a host is waited for that takes none of it; None for as long as it likes.
+        """
         assert self._pump is not None  # it was opened
-        while not self._pump.done():
-            self._quiet = True
-            await asyncio.wait((self._pump,), timeout=DRAIN_S)
-            late = deadline is not None and asyncio.get_running_loop().time() > deadline
-            if late or (self._quiet and not self._sending):
-                self._pump.cancel()
-                await asyncio.wait((self._pump,))
+        await asyncio.wait((self._pump,), timeout=DRAIN_S)
+        if not self._pump.done():
+            self._rest = self._read_written()
+            self._ready.set()
+            await asyncio.wait((self._pump,), timeout=patience_s)
+        if not self._pump.done():
+            self._pump.cancel()
+            await asyncio.wait((self._pump,))
         if not self._pump.cancelled():
             self._pump.result()
 
@@ -75,24 +78,48 @@ class Output:
         """Give the pipe back."""
         if self._pump is not None:
             self._pump.cancel()
-        if self._transport is not None:
-            self._transport.close()
+        if self._fd >= 0:
+            asyncio.get_running_loop().remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
 
     async def _read(self) -> None:
-        while data := await self._reader.read(PIECE_BYTES):
-            self._quiet = False
-            self.total += len(data)
+        while data := await self._next():
             if self._call is None:
                 self._keep(data)
                 continue
-            self._sending = True
             try:
                 # Waits while the host has no room; the pipe fills, and the command waits too.
                 await self._call.output(self.name, data)
             except errors.Cancelled:
                 return
-            self._sending = False
-        self.end = "seen"
+
+    async def _next(self) -> bytes:
+        """What comes next; nothing at the end."""
+        if self._rest is None:
+            self._ready.clear()
+            asyncio.get_running_loop().add_reader(self._fd, self._on_readable)
+            await self._ready.wait()
+        if self._rest is not None:
+            data, self._rest = self._rest, b""
+            return data
+        data = os.read(self._fd, PIECE_BYTES)
+        self._seen_end = not data
+        self.total += len(data)
+        return data
+
+    def _on_readable(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._fd)
+        self._ready.set()
+
+    def _read_written(self) -> bytes:
+        """All that is in the pipe: what the command wrote is there by now, and what comes later is not its own."""
+        data = b""
+        with contextlib.suppress(BlockingIOError):  # nothing is there, or nothing more, and somebody may write yet
+            data = os.read(self._fd, fcntl.fcntl(self._fd, fcntl.F_GETPIPE_SZ))
+            self._seen_end = not data or not os.read(self._fd, 1)
+        self.total += len(data)
+        return data
 
     def _keep(self, data: bytes) -> None:
         room = self._head_bytes - len(self._head)
@@ -100,6 +127,11 @@ class Output:
         self._tail += data[room:]
         if len(self._tail) > 2 * self._tail_bytes:
             del self._tail[: len(self._tail) - self._tail_bytes]
+
+    @property
+    def end(self) -> types.StreamEnd:
+        """`seen` once its end of file was read, and all before it is where it belongs."""
+        return "seen" if self._seen_end and not self.unsent else "heldOpen"
 
     @property
     def unsent(self) -> int:
@@ -152,10 +184,11 @@ class Command:
             if self._cancelled:
                 self._process.signal(signal.SIGKILL)  # there was nothing to kill when it was told
             code = await self._wait(self._process)
-            await self._drain()
+            # From a command that was killed, only for as long as the host takes it.
+            await self._drain(STALLED_S if self._timed_out or self._cancelled else None)
             return await self._answer(code, duration_s=asyncio.get_running_loop().time() - began)
         except errors.SandboxLost as lost:
-            await self._drain()
+            await self._drain(STALLED_S)
             lost.partial = self._partial()
             raise
         finally:
@@ -203,11 +236,8 @@ class Command:
             process.signal(signal.SIGKILL)
             return await process.wait()
 
-    async def _drain(self) -> None:
-        """Read what was written; from a command that was killed, only for as long as the host takes it."""
-        killed = self._timed_out or self._cancelled
-        deadline = asyncio.get_running_loop().time() + STALLED_S if killed else None
-        await asyncio.gather(self._stdout.drain(deadline), self._stderr.drain(deadline))
+    async def _drain(self, patience_s: float | None) -> None:
+        await asyncio.gather(self._stdout.drain(patience_s), self._stderr.drain(patience_s))
 
     async def _answer(self, code: int, *, duration_s: float) -> types.ExecuteResult:
         outputs = (self._stdout, self._stderr)
