@@ -14,16 +14,20 @@ from tests.integration.command import Command
 HEAVY = {"aiosqlite", "anyio", "asyncio", "importlib.metadata", "rich", "sqlite3", "structlog"}
 
 
-def modules_after(*words: str) -> set[str]:
-    """What a fresh interpreter holds after the command."""
-    code = """
+MODULES_AFTER = """
 import sys
 from sandport.cli import main
 code = main(sys.argv[1:])
 sys.stderr.write(" ".join(sys.modules))
 sys.exit(code)
 """
-    done = subprocess.run([sys.executable, "-P", "-c", code, *words], capture_output=True, text=True, check=False)
+
+
+def modules_after(*words: str) -> set[str]:
+    """What a fresh interpreter holds after the command."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", MODULES_AFTER, *words], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return set(done.stderr.split())
 
@@ -122,6 +126,52 @@ def test_commands_providers_and_environments_are_completed(sandport: Command) ->
     assert {"--exclude", "--expose"} == set(complete(sandport, "sandport run --ex"))
     assert complete(sandport, "sandport sync o") == ["out"]
     assert "--delete" in complete(sandport, "sandport sync out --d")
+
+
+def test_the_file_that_the_line_names_is_the_one_that_is_completed_from(sandport: Command) -> None:
+    sandport.configure('[environments.ci]\nprovider = "local"\n')
+    (sandport.cwd / "other.toml").write_text('version = 1\n[environments.cx]\nprovider = "local"\n')
+    for line in ("--config other.toml run", "run --config other.toml", "run --config=other.toml"):
+        assert complete(sandport, f"sandport {line} -e c") == ["cx"], line
+
+
+def test_bash_itself_completes(sandport: Command) -> None:
+    """What it is given as a script, in a bash that is not at a terminal."""
+    sandport.configure('[providers.lotus]\ncommand = ["x"]\n[environments.ci]\nprovider = "lotus"\n')
+    script = """
+eval "$(_SANDPORT_COMPLETE=bash_source sandport)"
+complete -p sandport
+for line in "sandport env probe c" "sandport run -p lo" "sandport provider re"; do
+    COMPREPLY=() COMP_WORDS=($line)
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    _sandport_completion sandport
+    echo "${COMPREPLY[@]}"
+done
+"""
+    done = subprocess.run(["bash", "-c", script], env=sandport.env, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        "complete -o nosort -F _sandport_completion sandport",
+        "ci",
+        "local lotus",
+        "remove",
+    ], done.stderr
+
+
+@pytest.mark.parametrize("line", ["run -p l", "run -e c", "exec b", "leases --state e"])
+def test_a_completion_starts_nothing_and_is_cheap(sandport: Command, line: str) -> None:
+    """No loop, no worker, no state; what it imports decides how long it takes."""
+    words = ["sandport", *line.split()]
+    env = sandport.env | {
+        "_SANDPORT_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", MODULES_AFTER], env=env, capture_output=True, text=True, check=False
+    )
+    assert (HEAVY - {"sqlite3"}) & set(done.stderr.split()) == set()
+    assert "sandport.cli.completion" in done.stderr
+    assert not sandport.home.exists()
 
 
 def test_a_broken_file_does_not_disturb_a_completion(sandport: Command) -> None:

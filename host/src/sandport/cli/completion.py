@@ -8,22 +8,22 @@ import click
 from click.shell_completion import CompletionItem
 
 
-def complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+def complete_provider(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Providers that are installed or configured."""
     from sandport.discovery import discover
 
-    names = {provider.name for provider in discover().providers} | set(_configured("providers"))
+    names = {provider.name for provider in discover().providers} | set(_configured(ctx, "providers"))
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-def complete_configured(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+def complete_configured(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Providers of the user's own file."""
-    return sorted(name for name in _configured("providers") if name.startswith(incomplete))
+    return sorted(name for name in _configured(ctx, "providers") if name.startswith(incomplete))
 
 
-def complete_environment(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+def complete_environment(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Environments of the files in force."""
-    return sorted(name for name in _configured("environments") if name.startswith(incomplete))
+    return sorted(name for name in _configured(ctx, "environments") if name.startswith(incomplete))
 
 
 def complete_file(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -36,12 +36,12 @@ def complete_directory(_ctx: click.Context, _param: click.Parameter, incomplete:
     return [CompletionItem(incomplete, type="dir")]
 
 
-def _configured(section: str) -> dict[str, Any]:
+def _configured(ctx: click.Context, section: str) -> dict[str, Any]:
     from sandport.configuration import load
     from sandport.errors import ConfigurationInvalid
 
     try:
-        found: dict[str, Any] = getattr(load(), section)
+        found: dict[str, Any] = getattr(load(ctx.find_root().obj.config), section)
     except ConfigurationInvalid:
         # Somebody is in the middle of a line: the command itself will say what is wrong with the file.
         return {}
