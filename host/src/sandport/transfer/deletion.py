@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
-from sandport.sync.errors import PathOutsideRootError, SyncError, TargetBusyError, TooLargeError, printable
+from sandport.sync.errors import PathOutsideRootError, TargetBusyError, printable
 from sandport.sync.ledger import Ledger
 from sandport.sync.mirror import KnownPaths
 from sandport.sync.result import SyncResult
 from sandport.sync.selection import Selection
 from sandport.sync.target import in_the_way
 from sandport.transfer import script
+from sandport.transfer.name_lists import NameLists
 from sandport.transfer.shell import Shell, new_scratch
 from sandport.transfer.told import failure_of, told_by
 
 __all__ = ["Deletion", "Obstacles", "list_far"]
 
-_LISTING_BYTES = 512 << 20
-"""A million paths of 500 bytes; it is held in memory while it is compared."""
+_LISTS: Final = 3
+_SLICE_BYTES: Final = 64 << 10
+"""Cut at once; the event loop gets its turn in between."""
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -45,15 +49,14 @@ async def list_far(shell: Shell, names: list[bytes], *, delete: bool) -> Listing
     """
     scratch = new_scratch()
     path = b"/".join(names) or b"."
-    said = bytearray()
+    lists = NameLists(_LISTS, path)
 
-    def take(stream: str, data: bytes) -> None:
-        if stream == "stdout":
-            said.extend(data)
-            if len(said) > _LISTING_BYTES:
-                raise TooLargeError(
-                    f"{printable(path)} holds too many names to be mirrored; mirror a part of it", path=path
-                )
+    async def take(stream: str, data: bytes) -> None:
+        if stream != "stdout":
+            return
+        for start in range(0, len(data), _SLICE_BYTES):
+            lists.feed(data[start : start + _SLICE_BYTES])
+            await asyncio.sleep(0)
 
     outcome = await shell.run(
         script.list_names(scratch, names, tools="xargs rmdir touch" if delete else ""), on_output=take
@@ -61,16 +64,7 @@ async def list_far(shell: Shell, names: list[bytes], *, delete: bool) -> Listing
     told = told_by(outcome, scratch)
     if told is not None:
         raise failure_of(outcome, told, path)
-    lists: list[list[bytes]] = [[]]
-    for word in bytes(said).split(b"\0"):
-        if not word:
-            lists.append([])
-        elif word != b".":
-            lists[-1].append(word.removeprefix(b"./"))
-    # Each list has its end, and after the last one comes one more empty word.
-    if len(lists) != 5:
-        raise SyncError(f"the listing of {printable(path)} was cut, so nothing was deleted; copy again", path=path)
-    return Listing(*lists[:3])
+    return Listing(*lists.whole())
 
 
 class Obstacles:

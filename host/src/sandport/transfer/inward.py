@@ -101,7 +101,8 @@ async def sync_in(
     path = os.fsencode(local)
     names = split_destination(destination)
     selection = choice.selection(above=True)
-    fd, is_tree = await asyncio.get_running_loop().run_in_executor(None, open_host_source, path)
+    in_executor = asyncio.get_running_loop().run_in_executor
+    fd, is_tree = await in_executor(None, open_host_source, path)
     try:
         if is_tree and mode is not None:
             raise ValueError(
@@ -122,11 +123,13 @@ async def sync_in(
             plan = _Plan(far, staging, source, base_inside=destination.endswith(b"/"), replace=replace)
             surveyed, deletion = await plan.made(tell if dry_run else None, delete=choice.delete)
             if dry_run:
-                return surveyed if deletion is None else deletion.told_in(surveyed)
+                return surveyed if deletion is None else await in_executor(None, deletion.told_in, surveyed)
         if deletion is None:
             return await _deliver_source(far, staging, source, dialect, tell)
-        source = msgspec.structs.replace(source, extra=deletion.members())
-        return deletion.told_in(await _deliver_source(far, staging, source, dialect, tell))
+        # It may be of a million names, which holds up an event loop for a second.
+        extra = await in_executor(None, deletion.members)
+        source = msgspec.structs.replace(source, extra=extra)
+        return await in_executor(None, deletion.told_in, await _deliver_source(far, staging, source, dialect, tell))
     finally:
         os.close(fd)
 
@@ -220,9 +223,9 @@ class _Plan:
         elif not self._replace:
             listing = await list_far(shell, names, delete=delete)
         known, spared = KnownPaths(), KnownPaths()
-        obstacles = Obstacles(listing, b"/".join(names)) if listing is not None and not delete else None
 
         def survey(stop: threading.Event) -> SyncResult:
+            obstacles = Obstacles(listing, b"/".join(names)) if listing is not None and not delete else None
             return _pack(source, Survey(known, obstacles), Meter(stop.is_set, tell), Account(spared))
 
         surveyed = await _in_thread(survey)
