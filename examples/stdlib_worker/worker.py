@@ -34,6 +34,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -87,7 +88,8 @@ CEILINGS = {
 PIECE_BYTES = 64 * 1024
 TICK_S = 0.5  # how often the main thread looks whether its host still lives
 CREDIT_TICK_S = 0.1  # how often a command that waits for credit looks whether it was killed meanwhile
-QUIET_S = 0.25  # how long a stream is read on after its command's end, when something else holds it open
+DRAIN_S = 0.25  # how long a stream is read on after its command's end, when something else holds it open
+LOOK_S = 0.05  # how often the reader of a silent stream looks whether its command has ended
 FLUSH_S = 1.0  # what the host gets at the end to read what was answered
 FINISH_S = 0.5  # what quick calls get to finish in after the end of input
 
@@ -844,14 +846,15 @@ class Sandboxes:
             raise Failure("NotSupported", "commands run as the worker's user", detail={"field": "user"})  # CAP-2
         files = self.root / sandbox_id / "files"
         output: Live | Kept = Live(call, self.worker) if params.get("live") else Kept(params.get("outputLimitBytes"))
-        command = Command(params, files, self.attached[sandbox_id]["shell"], self.worker.guard, output)
+        shell = self.attached[sandbox_id]["shell"]
+        command = Command(params, files, shell, self.worker.guard, output, call.cancelled)
         with self.lock:
             self.commands.setdefault(sandbox_id, []).append(command)
         call.on_cancel = command.kill
         if call.cancelled.is_set():  # between the request and the line above
             command.kill()
         result = command.wait()
-        if call.cancelled.is_set() and command.killed:
+        if call.cancelled.is_set() and (command.killed or command.cut):
             # It has ended, as far as `kill` says; whether it had its effect before nobody knows (CANCEL-3).
             failure = Failure("Cancelled", "the command was cancelled", dispatched="unknown")
             if isinstance(output, Kept):
@@ -936,7 +939,9 @@ class Live:
 class Command:
     """A process, in a group that we make for it."""
 
-    def __init__(self, params: Json, files: Path, shell: str, guard: Guard, output: Live | Kept) -> None:
+    def __init__(
+        self, params: Json, files: Path, shell: str, guard: Guard, output: Live | Kept, cancelled: threading.Event
+    ) -> None:
         argv = [os.fsencode(shell), b"-c", octets(params["shell"])] if params.get("shell") is not None else None
         argv = argv or [octets(argument) for argument in params["argv"]]  # never through a shell (CMD-1)
         cwd = os.path.join(os.fsencode(files), octets(params.get("cwd") or ""))  # CMD-9
@@ -967,11 +972,12 @@ class Command:
             message = f"{detail['path']} cannot be run: {error.strerror}"
             raise Failure("CommandNotExecutable", message, detail=detail) from None
         guard.add(self.process.pid)
-        self.guard, self.output = guard, output
+        self.guard, self.output, self.cancelled = guard, output, cancelled
         self.began = time.monotonic()
         self.lock = threading.Lock()
-        self.ended = threading.Event()
+        self.ended, self.ended_at = threading.Event(), 0.0
         self.killed = self.timed_out = False
+        self.cut = False  # whether output was left behind that nobody wanted any more
         self.code = self.signal = 0
         self.core_dumped = False
         self.results: dict[str, Json] = {}
@@ -1003,28 +1009,37 @@ class Command:
             self.results[name] = self.output.end(name, self.read_to_end(name, pipe.fileno()))
 
     def read_to_end(self, name: str, descriptor: int) -> str:
-        """Read a stream; `seen` where its end came, `heldOpen` where something else keeps it open (CMD-12, CMD-13)."""
+        """Read a stream; `seen` where its end came, `heldOpen` where something else keeps it open (CMD-12, CMD-13).
+
+        What the command left behind may write for ever. So the time after the command's end is the same whether
+        something comes or not, and what is in the pipe after it is the last that is read: the command's own is in it.
+        """
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        quiet_since = None
+        left: int | None = None  # how much is still to be read, once that is known
         while True:
-            events = sum(event for _, event in poll.poll(QUIET_S / 5 * 1000))
-            if events & select.POLLIN:
-                quiet_since = None
+            if left is None and self.ended.is_set() and time.monotonic() - self.ended_at > DRAIN_S:
+                left = waiting_bytes(descriptor)
+            events = sum(event for _, event in poll.poll(0 if left == 0 else LOOK_S * 1000))
+            if events and not events & select.POLLIN:
+                return "seen"
+            if left == 0:
+                return "heldOpen"
+            if events:
                 room = self.output.room(name)
                 if room > 0:
-                    data = os.read(descriptor, room)
+                    data = os.read(descriptor, room if left is None else min(room, left))
                     if not data:
                         return "seen"
                     self.output.take(name, data)
+                    left = None if left is None else left - len(data)
                 elif self.killed:
                     return "heldOpen"  # a host that takes nothing does not keep a killed command from its result
-            elif events:
-                return "seen"
-            elif self.ended.is_set():
-                quiet_since = quiet_since or time.monotonic()
-                if time.monotonic() - quiet_since > QUIET_S:
+                elif self.cancelled.is_set():
+                    self.cut = True
                     return "heldOpen"
+            elif left is not None:
+                return "heldOpen"  # somebody else has read what was left
 
     def watch(self) -> None:
         """Learn how the process ends, without reaping it.
@@ -1039,6 +1054,7 @@ class Command:
                 self.code = ended.si_status
             else:
                 self.signal, self.core_dumped = ended.si_status, ended.si_code == os.CLD_DUMPED
+            self.ended_at = time.monotonic()
             self.ended.set()
 
     def kill(self, *, timed_out: bool = False) -> None:
@@ -1071,6 +1087,11 @@ class Command:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.guard.remove(self.process.pid)
         self.process.wait()
+
+
+def waiting_bytes(descriptor: int) -> int:
+    """How much a pipe holds."""
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 class Guard:
