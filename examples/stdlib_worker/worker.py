@@ -758,7 +758,7 @@ class Sandboxes:
         try:
             (self.used / sandbox_id).touch(exist_ok=False)
         except FileExistsError:
-            raise Failure("InvalidRequest", f"{sandbox_id} was used; an id serves one create") from None  # LEASE-4
+            raise Failure("InvalidParams", f"{sandbox_id} was used; an id serves one create") from None  # LEASE-4
         # The ids are on the resource from its first moment on: what is there without them could never be found again.
         self.root.mkdir(exist_ok=True)
         new = self.root / f".{sandbox_id}"
@@ -788,7 +788,9 @@ class Sandboxes:
     def attach(self, call: Call) -> Json:
         """Open a sandbox that another worker created, or this one."""
         config, sandbox_id = checked_config(call.params), call.params["sandboxId"]
-        if call.params["handle"] != sandbox_id or not self.exists(sandbox_id):
+        if call.params["handle"] != sandbox_id:  # never `gone`, which lets a host forget a sandbox (LEASE-29)
+            raise Failure("InvalidParams", "it is another sandbox's handle", detail={"field": "handle"})
+        if not self.exists(sandbox_id):
             return {"state": "gone"}
         new_here = sandbox_id not in self.attached
         self.attached[sandbox_id] = config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -215,6 +216,36 @@ def test_the_examples_of_files_are_calls_and_answers_of_the_group() -> None:
     assert error is not None
     assert error.data is not None
     assert from_wire(error).condition == error.data.condition == "PathNotFound"
+
+
+def test_the_examples_of_processes_and_of_attaching_are_calls_and_answers() -> None:
+    """Every call fits its method, every answer the call of its id, and the output is credited, counted and ended."""
+    (processes,) = blocks('→ {"jsonrpc":"2.0","id":1,"method":"startProcess"')
+    (attach,) = blocks('→ {"jsonrpc":"2.0","id":1,"method":"attachLease"')
+    for block in (processes, attach):
+        asked: dict[int, str] = {}
+        sent: dict[tuple[int, str], int] = {}
+        for sender, frame in conversation(block):
+            members = json.loads(frame)
+            if "method" in members:
+                assert_call(codec.encode({"params": {}, **members}))
+            if sender == "→":
+                asked.setdefault(members.get("id"), members["method"])
+            elif members.get("method") == "output":
+                params = members["params"]
+                key = (params["id"], params["stream"])
+                assert params["offset"] == sent.setdefault(key, params["offset"])
+                sent[key] += len(base64.b64decode(params.get("data", "")))
+            elif "result" in members:
+                method = METHODS[asked[members["id"]]]
+                assert_params(method.result, codec.encode(members["result"]))
+                for (request_id, stream), total in sent.items():
+                    assert request_id != members["id"] or members["result"][stream]["totalBytes"] == total
+            else:
+                error = codec.read_error(codec.read(frame[:-1], depth=64).error)
+                assert error is not None
+                assert error.data is not None
+                assert from_wire(error).condition == error.data.condition
 
 
 def test_the_failures_of_files_are_conditions_that_a_host_expects_of_the_group() -> None:

@@ -168,11 +168,14 @@ class Stream:
         """Refuse an offset that cannot be followed from.
 
         Raises:
-            OutputGap: What it names is no longer kept, or was never written.
+            OutputGap: What it names is no longer kept.
+            InvalidParams: It was never written.
         """
-        if not self._start <= offset <= self.total:
-            why = f"{self.name} is kept from {self._start} to {self.total}; {offset} is not within"
+        why = f"{self.name} is kept from {self._start} to {self.total}; {offset} is not within"
+        if offset < self._start:
             raise errors.OutputGap(why, dispatched="no")
+        if offset > self.total:
+            raise errors.InvalidParams(why, detail=errors.Detail(field="fromOffset"), dispatched="no")
 
     async def follow(self, call: Call, offset: int, ended: set[str]) -> None:
         """Send everything from an offset on, and the end mark once the stream is over.

@@ -39,6 +39,22 @@ DEFAULT_COMMANDS: dict[str, tuple[str, ...] | None] = {
     "leave_child": _sh('sleep "$2" & printf %s "$1"', "{text}", "{seconds}"),
     # Writes the text, as a line, to every descriptor that it has beside the three of a command.
     "write_everywhere": _sh('for n in 3 4 5 6 7 8 9; do (printf "%s\\n" "$1" >&"$n") 2>/dev/null || :; done', "{text}"),
+    # Makes a file of the working directory executable.
+    "make_executable": ("chmod", "755", "{name}"),
+    # Writes the texts to /dev/stdout and /dev/stderr, opened by these names; exits with 77 where there are none.
+    "reopen_output": _sh(
+        'test -e /dev/stdout && test -e /dev/stderr || exit 77; printf %s "$1" >/dev/stdout && '
+        'printf %s "$2" >/dev/stderr',
+        "{text}",
+        "{other}",
+    ),
+    # Writes its environment, as NAME=VALUE lines.
+    "environment": ("env",),
+    # Writes the name of its PID namespace as a line, which is empty where it has none that it sees, then the
+    # environments of all processes that it may read.
+    "environments": _sh(
+        'readlink /proc/self/ns/pid 2>/dev/null || echo; cat /proc/[0-9]*/environ 2>/dev/null | tr "\\0" "\\n"; :'
+    ),
     # Writes the value of a variable, or nothing.
     "variable": _sh('eval "printf %s \\"\\${$1-}\\""', "{name}"),
     # Writes the working directory.

@@ -142,6 +142,7 @@ def expect_refused_end(session: Session, name: str) -> None:
     session.exit()
     cause = session.process.exit_cause
     expect(cause is not None and cause.signal is None, f"the worker should end by itself, but it died of {cause}")
+    expect(cause is None or cause.code != 0, "a worker that ends because of its host's mistake exits with 0")
     bodies = [message.body for message in session.messages if not is_heartbeat(message.body.get("id"))]
     served = [body for body in bodies if "result" in body][1:]  # the first is the hello
     expect(not served, f"what passed the ceiling was served: {served!r:.200}")

@@ -7,12 +7,15 @@ import time
 
 from sandport_conformance.declaration import Needs, Uses, check
 from sandport_conformance.lab import Lab
-from sandport_conformance.outcomes import expect
+from sandport_conformance.outcomes import NotApplicable, expect
 from sandport_conformance.sandbox import output_of
 
 _ODD = "a b\t\"c\" 'd' $HOME `e` *; # ünï\nlast"
 """What a shell would not leave alone."""
 _NOT_TEXT = bytes(range(1, 256))
+_REAL_TIME = (34, 35, 64)
+"""The first real-time signal, one without a name, the last."""
+_NO_SUCH_NAMES = 77
 _LONG_S = 300
 """For a command that must not end by itself."""
 
@@ -95,13 +98,13 @@ def the_exit_code_is_the_programs_own(lab: Lab) -> None:
     "CMD-4",
     uses=Uses.SHARED,
     why="Killed is not failed: a program that exits with 137 and one that was killed need different answers.",
-    broken="tells a death by signal as exit code 128 + n",
+    broken="tells a death by signal as exit code 128 + n, or one by a real-time signal, which has no name, as 0",
     fix="Pass on the signal; `exitCode` belongs to programs that exited.",
     source="earendil-works/pi#8992",
 )
 def a_death_by_signal_is_told_as_one(lab: Lab) -> None:
     """A program that ends by a signal is `signalled` with its number, and has no exit code."""
-    for number in (9, 15, 11):
+    for number in (9, 15, 11, *_REAL_TIME):
         result = lab.sandbox.execute(lab.command("die", signal=number))
         told = (result.get("ended"), result.get("signal"), result.get("exitCode"))
         expect(told == ("signalled", number, None), f"signal {number} is told as ended, signal, exitCode = {told}")
@@ -119,7 +122,10 @@ def what_cannot_be_started_is_an_error_with_its_name(lab: Lab) -> None:
     """No such program, one that cannot be run, no such directory: three errors, and nothing was run."""
     session, sandbox = lab.worker, lab.sandbox
     directory = output_of(sandbox.execute(lab.command("directory"))).decode().strip()
+    sandbox.execute(lab.command("write_file", name="no-shebang", text="printf ran >ran-by-a-shell"))
+    sandbox.execute(lab.command("make_executable", name="no-shebang"))
     for condition, params in (
+        ("CommandNotExecutable", sandbox.params([f"{directory}/no-shebang"])),
         ("CommandNotFound", sandbox.params(["sandport-no-such-program"])),
         ("CommandNotFound", sandbox.params(["/sandport/no/such/program"])),
         ("CommandNotExecutable", sandbox.params([directory])),
@@ -128,6 +134,25 @@ def what_cannot_be_started_is_an_error_with_its_name(lab: Lab) -> None:
         error = session.refused("execute", params, condition)
         dispatched = error.get("data", {}).get("dispatched")
         expect(dispatched == "no", f"{condition}: nothing was run, but dispatched is {dispatched!r}")
+    ran = sandbox.execute(lab.command("read_file", name="ran-by-a-shell"))
+    expect(ran.get("exitCode") != 0, "a file that is no program was given to a shell")
+
+
+@check(
+    "CMD-29",
+    uses=Uses.SHARED,
+    why="Scripts write to /dev/stdout and /dev/stderr; a socket cannot be opened again by its name.",
+    broken="gives a command a socket pair for its output, as some runtimes do by themselves",
+    fix="Make pipes: in Node with `sh -c` and redirections, or a helper; in most languages they are the default.",
+)
+def output_can_be_opened_again(lab: Lab) -> None:
+    """A command that writes to /dev/stdout and /dev/stderr by their names reaches its own streams."""
+    sandbox = lab.sandbox
+    result = sandbox.execute(lab.command("reopen_output", text="out", other="err"))
+    if result.get("exitCode") == _NO_SUCH_NAMES:
+        raise NotApplicable("the sandbox has no /dev/stdout and /dev/stderr")
+    told = (result.get("exitCode"), output_of(result), output_of(result, "stderr"))
+    expect(told == (0, b"out", b"err"), f"writing to /dev/stdout and /dev/stderr gives exit, output = {told!r:.300}")
 
 
 @check(

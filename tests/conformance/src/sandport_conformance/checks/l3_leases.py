@@ -75,7 +75,7 @@ def a_lease_can_be_used(lab: Lab) -> None:
     "LEASE-4",
     why="Two sandboxes of one id cannot be told apart, and the wrong one is destroyed.",
     broken="makes another sandbox, or gives the same one out again, when an id comes twice",
-    fix="Let the create itself fail where the id is taken.",
+    fix="Let the create itself fail where the id is taken, and answer InvalidParams.",
 )
 def an_id_serves_one_create(lab: Lab) -> None:
     """A second acquire with the id of a sandbox that is there is refused, and the sandbox stays as it was."""
@@ -86,12 +86,14 @@ def an_id_serves_one_create(lab: Lab) -> None:
         answer = worker.answer(worker.request("acquireLease", params))
         if "result" in answer.body:
             raise Failed(f"an id was taken for a second create: {answer.line[:200]!r}")
-        worker.error_of(answer.body["id"])
+        expect_no_effect(worker.error_of(answer.body["id"], "InvalidParams"), "a second create of an id")
     kept = output_of(sandbox.execute(lab.command("read_file", name="mine")))
     expect(kept == b"of the first", "a refused acquire changed the sandbox that has the id")
     new_id = lab.new_sandbox_id()
     both = [worker.request("acquireLease", {**params, "sandboxId": new_id}) for _ in range(2)]
     made = [call for call in both if "result" in worker.answer(call).body]
+    for call in set(both) - set(made):
+        worker.error_of(call, "InvalidParams")
     if made:
         Sandbox(worker, new_id, worker.result_of(made[0])).destroy()
     expect(len(made) == 1, f"of two acquires of one id at once {len(made)} succeeded")

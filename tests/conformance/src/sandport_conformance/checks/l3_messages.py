@@ -88,12 +88,12 @@ def what_does_not_fit_is_named(lab: Lab) -> None:
     fix="Answer InvalidParams where `params` is no object.",
 )
 def params_are_an_object(lab: Lab) -> None:
-    """Params given as an array are answered InvalidParams, whatever is in the array."""
+    """Params given as an array, whatever is in it, as null, a number or text are answered InvalidParams."""
     for method in lab.facts.methods:
         known = schema.protocol()["methods"].get(method)
         if known is None or known["group"] == "session":
             continue
-        for params in ([], [{"sandboxId": lab.new_sandbox_id()}]):
+        for params in ([], [{"sandboxId": lab.new_sandbox_id()}], None, 7, "text"):
             request_id = lab.worker.next_id()
             lab.worker.requests.append((request_id, method, {}))
             lab.worker.send({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})

@@ -11,6 +11,8 @@ from sandport_conformance.sandbox import Live, Sandbox, output_size
 from sandport_conformance.schema import Json
 from sandport_conformance.session import Id
 
+from .claims import expect_no_effect
+
 PROCESSES = Needs(groups=("process",))
 TERMINALS = Needs(groups=("process",), capabilities={"pty": (True,)})
 _LONG_S = 300
@@ -182,6 +184,7 @@ def a_kill_ends_the_process_and_says_what_it_reached(lab: Lab) -> None:
     "PRC-6",
     uses=Uses.SHARED,
     needs=PROCESSES,
+    also=("OUT-6",),
     why="Who comes late must still learn how it ended.",
     broken="forgets a process when it has ended",
     fix="Keep the result, and as much output as was agreed.",
@@ -198,6 +201,8 @@ def a_process_can_be_waited_for_after_its_end(lab: Lab) -> None:
     pieces = [m for m in process.session.notifications("output") if m.params.get("id") == later]
     data = b"".join(base64.b64decode(m.params.get("data", "")) for m in pieces if m.params["stream"] == "stdout")
     expect(data == b"456789", f"from offset 4, {data!r:.100} came instead of b'456789'")
+    total = answer.body["result"].get("stdout", {}).get("totalBytes")
+    expect(total == 10, f"of 10 bytes the last 6 were sent from offset 4 on, and totalBytes is {total!r}")
     code = answer.body["result"].get("exitCode")
     expect(code == first.result.get("exitCode") == 0, f"the second wait says exit code {code!r}")
 
@@ -241,6 +246,25 @@ def _told_of(came: bytes, size: int) -> str:
         return told
     odd = "is there twice" if len(came) > size else "is missing"
     return f"{told}; from offset {wrong} on they are out of step with what was printed: a piece {odd}"
+
+
+@check(
+    "PRC-7",
+    part="beyond",
+    uses=Uses.SHARED,
+    needs=PROCESSES,
+    why="A host that counts further than the program wrote has lost its place, and must learn it.",
+    broken="takes an offset that was never written for the end of the stream",
+    fix="Answer InvalidParams for an offset beyond what was written.",
+)
+def an_offset_that_was_never_written_is_refused(lab: Lab) -> None:
+    """Following a process from beyond what it wrote is InvalidParams, and from its very end is not."""
+    process = Process(lab, lab.sandbox, lab.command("print", text="0123456789"))
+    process.wait()
+    beyond = process.params(fromOffset=[{"stream": "stdout", "offset": 11}])
+    error = process.session.refused("waitProcess", beyond, "InvalidParams")
+    expect_no_effect(error, "an offset that was never written")
+    process.session.result_of(process.begin_wait(fromOffset=[{"stream": "stdout", "offset": 10}]))
 
 
 @check(

@@ -353,6 +353,10 @@ def handles_of_others(stage: Stage) -> None:
                 answer = session.answer(session.request("attachLease", params)).body
                 state = (answer.get("result") or {}).get("state")
                 expect(state != "attached", f"{sandbox_id} was attached with the handle {handle!r:.100} of another")
+                expect(state != "gone", f"with another's handle {sandbox_id} is told `gone`: its host forgets it")
+                expect(state is None, f"with another's handle {sandbox_id} attaches as {state!r}")
+                error = session.error_of(answer["id"], "InvalidParams")
+                expect(dispatched(error) == "no", f"a wrong handle says dispatched {dispatched(error)!r}, not 'no'")
         for sandbox in (one, two):
             state = home.attach(later, sandbox.id, sandbox.handle)["state"]
             expect(state == "attached", f"after attaches with wrong handles, {sandbox.id} attaches as {state!r}")
@@ -362,11 +366,11 @@ def handles_of_others(stage: Stage) -> None:
     "LEASE-29",
     uses=Uses.OWN,
     why="Ids are checked by the host, handles by nobody else: a mix-up would destroy another run's sandbox.",
-    broken="looks only at the handle, or only at the id",
-    fix="Compare the id on the resource with the one that came.",
+    broken="looks only at the handle, or only at the id, or answers `gone` where the two do not belong together",
+    fix="Compare the id on the resource with the one that came; answer InvalidParams where they differ.",
 )
 def a_handle_attaches_its_own_sandbox_only(lab: Lab) -> None:
-    """A handle that comes with the id of another sandbox attaches nothing, and harms neither."""
+    """A handle that comes with the id of another sandbox is InvalidParams, attaches nothing, and harms neither."""
     tell(lab, LIFE, handles_of_others)
 
 

@@ -109,6 +109,15 @@ class EndsWithoutAWord(Healthy):
         self.phase, self.exit_code = "closed", 2
 
 
+@mutant("FRAME-12", "FRAME-13")
+class EndsAsIfAllWereWell(Healthy):
+    """Refuses what passes a ceiling, and exits with 0."""
+
+    def violated(self, rule: str) -> None:
+        super().violated(rule)
+        self.exit_code = 0
+
+
 @mutant("FRAME-12/endless")
 class GathersUntilTheLineFeed(Healthy):
     """Gathers an endless line, and counts it only when it ends."""

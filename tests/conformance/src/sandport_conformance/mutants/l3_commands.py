@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import shlex
+import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -119,6 +121,62 @@ class MasksSignals(Healthy):
     """Tells a death by signal as an exit with 128 + n."""
 
     leases_class = leases_with(SignalsAsCodes)
+
+
+class RealTimeIsZero(TellsAnother):
+    """Has no name for real-time signals."""
+
+    def changed(self, result: Json) -> Json:
+        if result.get("signal") not in range(34, 65):
+            return result
+        del result["signal"]
+        return {**result, "ended": "exited", "exitCode": 0}
+
+
+@mutant("CMD-4")
+class TellsNamelessSignalsAsSuccess(Healthy):
+    """Answers exit code 0 for a program that a real-time signal ended."""
+
+    leases_class = leases_with(RealTimeIsZero)
+
+
+class ShellForTheRest(Program):
+    """Starts as `execvp` does."""
+
+    def start(self, args: list[bytes], **options: Any) -> subprocess.Popen[bytes]:
+        try:
+            return super().start(args, **options)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            return super().start([b"/bin/sh", *args], **options)
+
+
+@mutant("CMD-5")
+class GivesFilesToAShell(Healthy):
+    """Runs by a shell what is executable and no program."""
+
+    leases_class = leases_with(ShellForTheRest)
+
+
+class Sockets(Program):
+    """Output comes through socket pairs."""
+
+    def start(self, args: list[bytes], **options: Any) -> subprocess.Popen[bytes]:
+        if options["stdout"] != subprocess.PIPE:
+            return super().start(args, **options)
+        (out, their_out), (err, their_err) = socket.socketpair(), socket.socketpair()
+        with their_out, their_err:
+            started = super().start(args, **{**options, "stdout": their_out.fileno(), "stderr": their_err.fileno()})
+        started.stdout, started.stderr = (os.fdopen(each.detach(), "rb", 0) for each in (out, err))
+        return started
+
+
+@mutant("CMD-29")
+class OutputThroughSockets(Healthy):
+    """Gives commands sockets for their output."""
+
+    leases_class = leases_with(Sockets)
 
 
 class MissingIs127(Leases):

@@ -98,6 +98,22 @@ class MakesItAnew(Healthy):
     leases_class = CreatesAgain
 
 
+class OtherWords(Leases):
+    """An id that is taken is a quota that is full."""
+
+    def acquire_lease(self, call: Call) -> Json:
+        if self.exists(call.params["sandboxId"]):
+            raise self.refusal("QuotaExceeded", "this id is taken")
+        return super().acquire_lease(call)
+
+
+@mutant("LEASE-4")
+class SaysQuotaToTakenIds(Healthy):
+    """Refuses an id that is taken as if another try, later, could succeed."""
+
+    leases_class = OtherWords
+
+
 class Adopts(Leases):
     """Takes what is there for what was asked for."""
 

@@ -72,6 +72,18 @@ class TakesParamsByPosition(Healthy):
 
 
 @mutant("MSG-12")
+class TakesNullForNothing(Healthy):
+    """Takes params that are null for params that are missing."""
+
+    def admit(self, request_id: Any, method: str, params: Any) -> None:
+        super().admit(request_id, method, {} if params is None else params)
+
+    def handle(self, call: Call) -> Json:
+        call.params = call.params or {}
+        return super().handle(call)
+
+
+@mutant("MSG-12")
 class SaysInvalidRequestToArrays(Misfits):
     """Answers params in an array as if the message were none."""
 

@@ -190,6 +190,41 @@ class HidesTheGap(Healthy):
     leases_class = NoGap
 
 
+class EndIsEnough(Leases):
+    """Follows from anywhere."""
+
+    def wait_process(self, call: Call) -> Json:
+        program = self.program_of(call)
+        offsets = {entry["stream"]: entry["offset"] for entry in call.params.get("fromOffset", [])}
+        if any(stream.base > offsets.get(name, 0) for name, stream in program.streams.items()):
+            return super().wait_process(call)
+        return self.follow(call, program, offsets)
+
+
+@mutant("PRC-7/beyond")
+class FollowsFromNowhere(Healthy):
+    """Takes an offset that was never written for the end of the stream."""
+
+    leases_class = EndIsEnough
+
+
+class CountsAnew(Leases):
+    """Counts what this call sent."""
+
+    def wait_process(self, call: Call) -> Json:
+        result = super().wait_process(call)
+        for entry in call.params.get("fromOffset", []):
+            result[entry["stream"]]["totalBytes"] -= entry["offset"]
+        return result
+
+
+@mutant("PRC-6")
+class CountsFromTheOffset(Healthy):
+    """Counts in the result only what came after the offset."""
+
+    leases_class = CountsAnew
+
+
 class MissingIsLost(Leases):
     """An unknown process is a fault."""
 

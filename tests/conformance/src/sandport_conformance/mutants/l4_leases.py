@@ -178,6 +178,22 @@ class LooksAtTheIdOnly(Healthy):
     leases_class = TrustsTheId
 
 
+class GoneToAny(Leases):
+    """A handle that does not fit is one of nothing."""
+
+    def attach_lease(self, call: Call) -> Json:
+        if call.params["handle"] != call.params["sandboxId"]:
+            return {"state": "gone"}
+        return super().attach_lease(call)
+
+
+@mutant("LEASE-29")
+class SaysGoneToAWrongHandle(Healthy):
+    """Answers `gone` to a handle of another sandbox."""
+
+    leases_class = GoneToAny
+
+
 class TrustsTheHandle(Leases):
     """Reads no id."""
 

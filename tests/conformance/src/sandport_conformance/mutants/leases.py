@@ -93,7 +93,7 @@ class Leases:
         try:
             (self.used / sandbox_id).touch(exist_ok=False)
         except FileExistsError:
-            raise self.refusal("InvalidRequest", f"{sandbox_id} was used already: an id serves one create") from None
+            raise self.refusal("InvalidParams", f"{sandbox_id} was used already: an id serves one create") from None
         place = self.make(sandbox_id)
         self.report(call, "the directory is there")
         now_ms = int(time.time() * 1000)
@@ -159,7 +159,9 @@ class Leases:
         self.check_config(call.params)
         sandbox_id = call.params["sandboxId"]
         place = self.place(sandbox_id)
-        if not place.there or call.params["handle"] != sandbox_id:
+        if call.params["handle"] != sandbox_id:
+            raise self.refusal("InvalidParams", "it is another sandbox's handle", detail={"field": "handle"})
+        if not place.there:
             return {"state": "gone"}
         if not self.hold(place):
             return {"state": "gone"}
@@ -433,6 +435,9 @@ class Leases:
             if stream.base > offsets.get(name, 0):
                 reason = f"output of {name} before {stream.base} is no longer kept"
                 raise self.refusal("OutputGap", reason, detail={"field": "fromOffset", "limit": stream.base})
+            if offsets.get(name, 0) > stream.total:
+                reason = f"{name} has {stream.total} bytes so far"
+                raise self.refusal("InvalidParams", reason, detail={"field": "fromOffset"})
         return self.follow(call, program, offsets)
 
     # -------------------------------------------------------------- files

@@ -113,6 +113,10 @@ class Stream:
                 self._changed.notify_all()
             return data
 
+    def wait_room(self) -> None:
+        """Wait, under the lock, until the window has room for more."""
+        self._changed.wait_for(lambda: self.total - self.taken < _WINDOW_BYTES)
+
     def ended_at(self, offset: int) -> bool:
         """Whether nothing comes after an offset any more."""
         with self._changed:
@@ -122,7 +126,7 @@ class Stream:
         quiet_since: float | None = None
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self.total - self.taken < _WINDOW_BYTES)
+                self.wait_room()
             if not select.select([self._source], [], [], 0.05)[0]:
                 if self._program_ended.is_set():
                     quiet_since = quiet_since or time.monotonic()
@@ -186,7 +190,7 @@ class Program:
         terminal = self.open_terminal(options["pty"]) if options.get("pty") else None
         plain = terminal[1] if terminal else subprocess.PIPE
         try:
-            self._popen = subprocess.Popen(
+            self._popen = self.start(
                 options["args"],
                 cwd=options["cwd"],
                 env={**options["env"], b"SANDPORT_MARK": self._mark.partition(b"=")[2]},
@@ -220,6 +224,10 @@ class Program:
             timer = threading.Timer(timeout_ms / 1000, self.kill, kwargs={"timed_out": True})
             timer.daemon = True
             timer.start()
+
+    def start(self, args: list[bytes], **options: Any) -> subprocess.Popen[bytes]:
+        """Start the process."""
+        return subprocess.Popen(args, **options)
 
     def open_terminal(self, size: Json) -> tuple[int, int]:
         """A terminal of this size: our side and the program's."""
