@@ -155,7 +155,8 @@ def test_a_program_that_leaves_no_block_ends_and_its_leases_with_it(tmp_path: Pa
     ) as process:
         answered, said = process.communicate(timeout=60)
     assert (process.returncode, answered) == (0, "done\n")
-    assert said == ""  # also from 3.12 on, where no thread can be started any more by then
+    assert "Traceback" not in said
+    assert "could not be looked for" not in said  # also from 3.12 on, where no thread can be started any more by then
     assert list((tmp_path / "home" / "workers" / "local").glob("sp*")) == []
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
