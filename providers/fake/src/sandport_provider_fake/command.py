@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from sandport_sdk.v1 import errors, types, unpack
 
+from .errors import sandbox_failed
 from .input import Input
 from .streams import Kept, Stream
 
@@ -115,11 +116,14 @@ class Command:
                 else:
                     source = theirs.enter_context(input_file(stdin)).fileno()
                 for stream in self.streams:
-                    fd = await stream.open()
+                    fd = stream.open()
                     theirs.callback(os.close, fd)
                     outputs.append(fd)
                 fds = (source, outputs[0], outputs[1])
                 self._program = await starter.start([unpack(word) for word in argv], env, cwd, fds)
+            except OSError as error:
+                self.close()
+                raise sandbox_failed(error, dispatched="no") from error
             except BaseException:
                 self.close()
                 raise
@@ -136,9 +140,7 @@ class Command:
             self.begin_reading()  # where an ordered fault keeps its call from it: nobody waits for that
         self._ended = asyncio.get_running_loop().time()
         self.exited.set_result(None)
-        # Nobody waits for the output of a sandbox that is gone, and not for ever for that of what was killed.
-        give_up_at = self._ended if self._status is None else self._ended + STALLED_S if self._stopped else None
-        await asyncio.gather(*(stream.drain(give_up_at) for stream in self.streams))
+        await asyncio.gather(*(stream.drain() for stream in self.streams))
         if self.input is not None:
             self.input.close()
         self.over.set_result(None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import os
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 1 << 16
 DRAIN_S = 0.25
-"""How long a stream is read on after the command's end while nothing comes: what it left may hold the stream."""
+"""How long a stream is read on after the command's end: what it left may hold the stream, and write for ever."""
+UNWANTED_PAUSE_S = 0.01
+"""Between two reads of what is thrown away: no program is a load on the worker by that."""
 
 
 class Kept:
@@ -72,21 +76,21 @@ class Stream:
         self._sent = 0
         """Up to here somebody has had it."""
         self._closed = False
-        self._quiet = False
-        self._stalled = False
         self._begun = asyncio.Event()
+        self._ready = asyncio.Event()
         self._news = asyncio.Event()
         self._room = asyncio.Event()
-        self._reader = asyncio.StreamReader(limit=PIECE_BYTES)
-        self._transport: asyncio.ReadTransport | None = None
+        self._fd = -1
         self._pump: asyncio.Task[None] | None = None
 
-    async def open(self) -> int:
-        """Make its pipe; the end for the command. Nothing is read before `begin`."""
-        read, write = os.pipe()
-        protocol = asyncio.StreamReaderProtocol(self._reader)
-        pipe = os.fdopen(read, "rb", 0)
-        self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
+    def open(self) -> int:
+        """Make its pipe; the end for the command. Nothing is read before `begin`.
+
+        Raises:
+            OSError: There are no descriptors left.
+        """
+        self._fd, write = os.pipe()
+        os.set_blocking(self._fd, False)
         return write
 
     def begin(self, *, cut_bytes: int | None) -> None:
@@ -99,20 +103,16 @@ class Stream:
         self._pump = asyncio.create_task(self._read())
         self._begun.set()
 
-    async def drain(self, give_up_at: float | None) -> None:
-        """After the command's end: read what was written, until the end of file, a silence, or a time of the loop's.
+    async def drain(self) -> None:
+        """After the command's end: read what was written, a moment long, whoever takes it or still writes.
 
         From then on the stream is over; what a descendant still writes is read and thrown away.
         """
         await self._begun.wait()
         assert self._pump is not None  # it was begun
-        loop = asyncio.get_running_loop()
-        while not self._pump.done() and not self._closed:
-            self._quiet = True
-            await asyncio.wait((self._pump,), timeout=DRAIN_S)
-            late = give_up_at is not None and loop.time() >= give_up_at
-            if late or (self._quiet and not self._stalled):
-                break
+        await asyncio.wait((self._pump,), timeout=DRAIN_S)
+        if not self._closed:
+            self._take_written()
         self.give_up()
 
     def give_up(self) -> None:
@@ -132,30 +132,60 @@ class Stream:
         self._news.set()
         if self._pump is not None:
             self._pump.cancel()
-        if self._transport is not None:
-            self._transport.close()
+        self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        if self._fd >= 0:
+            asyncio.get_running_loop().remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
 
     async def _read(self) -> None:
-        while data := await self._reader.read(PIECE_BYTES):
+        while data := await self._next():
             if self._closed:
+                await asyncio.sleep(UNWANTED_PAUSE_S)
                 continue
-            self._quiet = False
-            if self._keep is not None:
-                self.total += len(data)
-                self._keep.add(self._kept_part(data))
-                continue
-            self.total += len(data)
-            self._held += data
-            self._news.set()
-            while self.total - self._sent >= self._window and not self._closed:
-                self._stalled = True
+            self._take(data)
+            while self._keep is None and self.total - self._sent >= self._window and not self._closed:
                 self._room.clear()
                 await self._room.wait()
-            self._stalled = False
+        self._close_pipe()
         if not self._closed:
             self.end = "seen"
         self._closed = True
         self._news.set()
+
+    async def _next(self) -> bytes:
+        """What comes next; nothing at the end of file."""
+        while True:
+            self._ready.clear()
+            asyncio.get_running_loop().add_reader(self._fd, self._on_readable)
+            await self._ready.wait()
+            with contextlib.suppress(BlockingIOError):  # `drain` was there first
+                return os.read(self._fd, PIECE_BYTES)
+
+    def _on_readable(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._fd)
+        self._ready.set()
+
+    def _take(self, data: bytes) -> None:
+        self.total += len(data)
+        if self._keep is not None:
+            self._keep.add(self._kept_part(data))
+            return
+        self._held += data
+        self._news.set()
+
+    def _take_written(self) -> None:
+        """Read all that is in the pipe, past any window: what the command wrote is there, and nothing after it counts.
+
+        The end of file is looked for too: nobody may have had room for what came before it.
+        """
+        with contextlib.suppress(BlockingIOError):  # nothing is there, or nothing more, and somebody may write yet
+            data = os.read(self._fd, fcntl.fcntl(self._fd, fcntl.F_GETPIPE_SZ))
+            self._take(data)
+            if not data or not os.read(self._fd, 1):
+                self.end = "seen"
 
     def _kept_part(self, data: bytes) -> bytes:
         if self._cut_bytes is None:
