@@ -23,6 +23,15 @@ def test_a_record_is_a_line_with_its_time_level_process_and_source(tmp_path: Pat
     file.close()
 
 
+def test_all_that_a_worker_writes_is_in_its_file_and_what_the_host_notes_for_itself_is_not(tmp_path: Path) -> None:
+    file = LogFile(tmp_path, "local")
+    log = Log(lambda level, event, fields: None, threshold="error").and_to(file, threshold="debug")
+    log("debug", "a host's", pid=7)
+    log("debug", "DEBUG: a print", pid=7, source="stderr")
+    assert [line.partition("Z ")[2] for line in lines_of(file.path)] == ["debug pid=7 stderr: DEBUG: a print"]
+    file.close()
+
+
 def test_folder_and_files_are_the_users_alone(tmp_path: Path) -> None:
     file = LogFile(tmp_path, "local", file_bytes=100)
     for _ in range(10):

@@ -50,7 +50,7 @@ async def test_a_wrong_lease_starts_nothing_and_says_what_is_right(tmp_path: Pat
         await hears(
             [
                 (leasing(host, "fkae"), EnvironmentUnknown, "did you mean 'fake'?"),
-                (leasing(host, "fkae"), EnvironmentUnknown, "pip install sandport-provider-fkae, or its command"),
+                (leasing(host, "fkae"), EnvironmentUnknown, "pip install sandport-provider-fkae (yours: "),
                 (leasing(host, ttl_s=0), UsageError, "give seconds above 0"),
                 (leasing(host, name=""), UsageError, "leave it out, or give one"),
                 (leasing(host, env={"A=B": "c"}), UsageError, "letters, digits and _"),

@@ -103,6 +103,14 @@ async def test_an_abstract_class_cannot_be_served() -> None:
         ({"version": 1}, "'version' must be a text"),
         ({"Config": dict}, "'Config' must be a class derived from"),
         ({"capabilities": {"kill": "tree"}}, "'capabilities' must be Capabilities"),
+        (
+            {"capabilities": Capabilities(kill="all")},  # type: ignore[arg-type]
+            r"'capabilities': kill='all' must be one of 'tree', 'group', 'none'$",
+        ),
+        (
+            {"capabilities": Capabilities(egress="all", pty=1)},  # type: ignore[arg-type]
+            r"pty=1 must be of type bool; .*egress='all' must be a tuple with some of 'all', 'none', 'listed'",
+        ),
         ({"wants_env": "TOKEN"}, "'wants_env' must be a tuple"),
         ({"execute": lambda self, params: None}, "'execute' must take .self, params, call."),
         ({"prepare": lambda self, more: None}, "'prepare' must take .self."),

@@ -135,8 +135,8 @@ def how_to_get(name: str) -> str:
     if not valid_name(name):
         return ""
     return (
-        f"\na provider is installed by pip install sandport-provider-{name}, or its command is given in sandport.toml: "
-        f"[providers.{name}] command = [...]"
+        f"\na provider is installed by pip install sandport-provider-{name} (yours: pip install -e . in its folder), "
+        f"or its command is given in sandport.toml: [providers.{name}] command = [...]"
     )
 
 

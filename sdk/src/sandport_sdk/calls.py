@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sandport_protocol import codec
@@ -17,6 +18,7 @@ from sandport_protocol.events import RequestReceived
 from sandport_protocol.v1 import CancelParams, CreditParams, ExecuteParams, Meta, Params, WaitProcessParams
 
 from . import faults, results
+from .held_loop import LoopWatch, home_of, place_of
 from .logs import current_request
 from .streams import Outlet
 from .v1.call import Call
@@ -35,6 +37,10 @@ _log = logging.getLogger("sandport_sdk")
 
 _UNTOUCHED = frozenset({"validateConfig", "probe", "listLeases"})
 """Methods that change nothing: whatever becomes of them, no effect was dispatched."""
+
+
+DEAF_S = 1.0
+"""After a cancel, a handler in a thread that still runs is said to."""
 
 
 class _Bound(NamedTuple):
@@ -60,6 +66,7 @@ class Calls:
         self._threads = threads
         self._open: dict[Id, Call] = {}
         self._outlet = Outlet(loop, outbox, connection, self._open)
+        self._watch = LoopWatch(loop, self._open)
         self._served: dict[str, _Bound] = {}
         self._waiting: list[tuple[Call, _Bound, Any]] | None = []
         """Calls that came before the provider was ready; None from then on."""
@@ -75,6 +82,7 @@ class Calls:
             name: _Bound(handler, getattr(provider, handler.attribute)) for name, handler in provider.handlers.items()
         }
         self._outlet.limits = limits
+        self._watch.home = home_of(type(provider))
 
     def begin(self) -> None:
         """The provider is ready: start what waited, and from now on what comes."""
@@ -126,8 +134,11 @@ class Calls:
 
     def give_up(self) -> None:
         """Answer calls whose handlers did not end though cancelled: the process ends next, and they with it."""
+        self._watch.stop()
         for call in list(self._open.values()):
-            _log.error("%s (request %r) did not end though it was cancelled", call.method, call.id)
+            place = None if call._thread is None else place_of(call._thread, self._watch.home)
+            where = f"; it is at {place}" if place else ""
+            _log.error("%s (request %r) did not end though it was cancelled%s", call.method, call.id, where)
             self._raised(call, asyncio.CancelledError())
 
     # ------------------------------------------------------------ answers
@@ -175,7 +186,9 @@ class Calls:
 
     def _start(self, call: Call, bound: _Bound, params: Any) -> None:
         if not bound.handler.threaded:
-            call._interrupt = self._loop.create_task(self._in_task(call, bound, params)).cancel
+            if self._watch.asleep:
+                self._watch.wake()
+            call._interrupt = self._loop.create_task(self._in_task(call, bound, params), name=call.method).cancel
             return
         try:
             future = self._threads.submit(_in_thread, call, bound.function, params)
@@ -213,6 +226,23 @@ class Calls:
         if interrupted and not call._begun:
             circumstances = faults.Circumstances(call.method, True, "no")
             self._end(call, faults.from_exception(asyncio.CancelledError(), circumstances))
+        elif call._thread is not None:
+            self._loop.call_later(DEAF_S, self._say_where, call)
+
+    def _say_where(self, call: Call) -> None:
+        """Tell the author what nobody can interrupt."""
+        if call._answered or call._thread is None:
+            return
+        place = place_of(call._thread, self._watch.home) or "an unknown place"
+        token = current_request.set(call.id)
+        _log.warning(
+            "%s was cancelled %g s ago and goes on, at %s: nothing interrupts a plain def; let it look at "
+            "call.cancelled, and give what it waits for a limit of its own",
+            call.method,
+            DEAF_S,
+            place,
+        )
+        current_request.reset(token)
 
     def _returned(self, call: Call, bound: _Bound, result: Any) -> None:
         if call._answered:
@@ -254,6 +284,7 @@ def invalid_params(method: str, error: ValueError) -> InvalidParams:
 
 def _in_thread(call: Call, function: Callable[..., Any], params: Any) -> Any:
     current_request.set(call.id)
+    call._thread = get_ident()
     _begin(call)
     return function(params, call)
 

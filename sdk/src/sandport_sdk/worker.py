@@ -53,7 +53,7 @@ def _load(target: str) -> type[Provider]:
     """The provider's class.
 
     Raises:
-        SystemExit: It cannot be had; the traceback is on stderr.
+        SystemExit: It cannot be had; the traceback is in the log.
     """
     import importlib
 
@@ -63,11 +63,15 @@ def _load(target: str) -> type[Provider]:
     module_name, _, class_name = target.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
-    except BaseException as error:  # noqa: BLE001 - SystemExit too: it must not look like a success
-        import traceback
+    except BaseException as error:  # SystemExit too: it must not look like a success
+        import logging
 
-        traceback.print_exc()
-        raise SystemExit(f"sandport worker: {target} cannot be loaded: {type(error).__name__}: {error}") from None
+        # The sentence is for everybody; where it comes from, for who looks into the log.
+        logging.getLogger("sandport_sdk").info("%s cannot be loaded", target, exc_info=True)
+        said = str(error)
+        if not said.startswith(f"{module_name}.{class_name}: "):  # the class statement names it already
+            said = f"{target} cannot be loaded: {type(error).__name__}: {error}"
+        raise SystemExit(f"sandport worker: {said}") from None
     from .v1.provider import Provider
 
     if not (isinstance(found, type) and issubclass(found, Provider)):

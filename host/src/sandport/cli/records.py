@@ -46,7 +46,8 @@ class Records:
     def _plain(self, level: Level, event: str, fields: dict[str, Any]) -> None:
         self._note(level, event)
         rest = "".join(f" {name}={value}" for name, value in fields.items())
-        self._write(lambda: say(printable(f"{level}: {event}{rest}")))
+        first, *further = event.splitlines() or [""]  # a traceback is read line by line
+        self._write(lambda: say("\n".join([f"{level}: {printable(first)}{printable(rest)}", *further])))
 
     def _json(self, level: Level, event: str, fields: dict[str, Any]) -> None:
         self._note(level, event)

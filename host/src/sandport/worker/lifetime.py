@@ -41,7 +41,7 @@ from .environment import withheld
 from .launch import Exit, WorkerCommand, WorkerProcess, spawn
 from .log_file import LogFile
 from .memory import MemoryFacts, memory_facts
-from .report import CrashReport, Kind, Survivor
+from .report import CrashReport, Kind, Survivor, last_words
 from .states import MEANS, USABLE, Event, State, after
 from .stderr import Level, StderrPump
 from .survivors import left_behind
@@ -198,9 +198,7 @@ class Worker:
 
     def _start_message(self, what: str, environ: Mapping[str, str]) -> str:
         text = what if what.startswith("the ") else f"the {self._title} worker {what}"
-        tail = [line for line in self._log_tail() if line.strip()][-3:]
-        if tail:
-            text += "; its log ends: " + " | ".join(line.strip()[:300] for line in tail)
+        text += last_words(self._log_tail())
         if self._hello is not None:
             missing = withheld(environ, self._hello.wants_env, self.process.given_env)
             if missing:

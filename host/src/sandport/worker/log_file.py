@@ -65,8 +65,8 @@ class LogFile:
         return str(self.path) if self.failed is None else ""
 
     def __call__(self, level: Level, event: str, fields: dict[str, Any]) -> None:
-        """Append one record as one line."""
-        if self.failed is not None:
+        """Append one record as one line. Of what is below `info` only what a worker wrote: all of its log is here."""
+        if self.failed is not None or (level == "debug" and fields.get("source") != "stderr"):
             return
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))

@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 from .memory import MemoryFacts
+from .stderr import LevelReader
 
 Kind = Literal["exit", "violation", "wedge"]
 """It ended by itself or by somebody else's hand; or the host ended it, for breaking the wire or for its silence."""
+
+
+_CALLS = 8
+_LINE = 300
+_REASON = 2_000
+"""Characters of a line in a message, and of one that a worker wrote to be all of it."""
+_GAVE_UP = "sandport worker: "
+"""How a worker of the SDK begins the one sentence that says why it does not start."""
+
+
+def last_words(log_tail: Sequence[str], lines: int = 3) -> str:
+    """What a message says of a log's end: the sentence by which a worker gave up, else its last lines; or nothing."""
+    read = LevelReader()
+    said = [text.splitlines()[-1].strip() for line in log_tail if (text := read.read(line)[1].strip())]
+    if not said:
+        return ""
+    if said[-1].startswith(_GAVE_UP):
+        return ": " + said[-1].removeprefix(_GAVE_UP)[:_REASON]
+    return "; its log ends: " + " | ".join(line[:_LINE] for line in said[-lines:])
 
 
 class Survivor(Struct, frozen=True, kw_only=True):
@@ -88,9 +109,9 @@ class CrashReport(Struct, frozen=True, kw_only=True):
         text = f"the {whose} worker (pid {self.pid}) {self.how()}"
         if self.cause:
             text += f": {self.cause}"
-        tail = [line for line in self.log_tail if line.strip()][-lines:]
-        if tail:
-            text += "; its log ends: " + " | ".join(line.strip()[:300] for line in tail)
+        if self.kind == "wedge" and (calls := [name for name in self.open_methods if name != "ping"]):
+            text += f" (these calls were open: {', '.join(calls[:_CALLS])})"
+        text += last_words(self.log_tail, lines)
         if self.survivors:
             text += f"; it left {len(self.survivors)} running: " + ", ".join(str(left) for left in self.survivors[:3])
         if self.log_path:

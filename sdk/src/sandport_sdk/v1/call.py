@@ -88,6 +88,7 @@ class Call:
         "_begun",
         "_answered",
         "_interrupt",
+        "_thread",
         "_runs",
         "_owed",
     )
@@ -114,6 +115,7 @@ class Call:
         self._begun = False
         self._answered = False
         self._interrupt: Callable[[], object] | None = None
+        self._thread: int | None = None
         self._runs: list[Future[Any]] = []
         self._owed = False
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, convert
 
 from sandport_protocol import codec
 from sandport_protocol.capabilities import (
@@ -232,8 +232,32 @@ def _misdeclared(cls: type[Provider]) -> list[str]:
         faults.append("'Config' must be a class derived from sandport_sdk.v1.Config")
     if not isinstance(facts["capabilities"], Capabilities):
         faults.append("'capabilities' must be Capabilities(...)")
+    else:
+        faults += _untold(facts["capabilities"])
     if not (isinstance(facts["wants_env"], tuple) and all(map(_is_text, facts["wants_env"]))):
         faults.append("'wants_env' must be a tuple of names")
+    return faults
+
+
+def _untold(capabilities: Capabilities) -> list[str]:
+    """Capabilities with values that the wire has no words for, each with those that it has."""
+    try:
+        codec.read_as(Capabilities, codec.encode(capabilities))
+    except (TypeError, ValueError):
+        kinds = get_type_hints(Capabilities)
+    else:
+        return []
+    faults = []
+    for name, kind in kinds.items():
+        value = getattr(capabilities, name)
+        try:
+            convert(value, kind, strict=True)
+        except ValueError:
+            several = get_origin(kind) is tuple
+            words = get_args(get_args(kind)[0] if several else kind)
+            allowed = ", ".join(map(repr, words)) or kind.__name__
+            must = "be a tuple with some of" if several else "be one of" if words else "be of type"
+            faults.append(f"'capabilities': {name}={value!r} must {must} {allowed}")
     return faults
 
 
