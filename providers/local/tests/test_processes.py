@@ -136,6 +136,26 @@ async def test_the_time_out_runs_on_while_a_stream_is_stalled(slow: Lease) -> No
     assert (result.ended, len(request.stdout)) == ("timedOut", result.stdout.total_bytes)
 
 
+async def test_a_process_that_timed_out_is_answered_though_nobody_takes_its_output(
+    slow: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandport_provider_local.command.STALLED_S", 0.1)
+    await slow.spawn("p", "yes", timeout_ms=300)
+    stalled = slow.wait("p")
+    result = await stalled.result()
+    assert (result.ended, result.stdout.end, stalled.end_of("stdout")) == ("timedOut", "heldOpen", "heldOpen")
+    assert result.stdout.total_bytes == len(stalled.stdout) == WINDOW
+    assert result.stdout.dropped_bytes > 0
+    # What the one did not take is there for the next.
+    monkeypatch.undo()
+    rest = slow.wait("p", stdout=WINDOW)
+    rest.give_credit("stdout", 8 * 1024 * 1024)
+    again = await rest.result()
+    assert (again.ended, again.stdout.end, again.stdout.dropped_bytes) == ("timedOut", rest.end_of("stdout"), 0)
+    assert again.stdout.total_bytes == WINDOW + result.stdout.dropped_bytes
+    assert len(rest.stdout) == result.stdout.dropped_bytes
+
+
 async def test_what_is_not_kept_any_more_is_a_gap_and_not_skipped(lease: Lease) -> None:
     await lease.spawn("p", "head", "-c", "5000000", "/dev/zero")
     assert (await lease.wait("p").result()).stdout.total_bytes == 5_000_000

@@ -368,7 +368,7 @@ class LocalProvider(Provider):
         process.followed = True
         try:
             await command.wait()
-            await follower.done
+            await command.delivered(follower)
         finally:
             command.unfollow()
             process.followed = False

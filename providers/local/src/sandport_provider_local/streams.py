@@ -190,6 +190,7 @@ class Output:
     def follow(self, follower: Follower, offset: int) -> None:
         """Send to this call from an offset that `offset_from` let pass; `deliver` begins."""
         self.sent = offset
+        self._cut = False  # An earlier follower may have left the rest, which is kept for the next.
         self._follower = follower
 
     def unfollow(self) -> None:
