@@ -7,6 +7,7 @@ while calls are open; it sleeps otherwise, and costs a call nothing but the look
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import logging
 import os
@@ -60,16 +61,17 @@ class LoopWatch:
         self._woken = threading.Event()
         self._stopped = threading.Event()
         self._turned = True
-        self._thread: threading.Thread | None = None
+        self._begun = False
 
     def wake(self) -> None:
         """A call is open."""
         self.asleep = False
         self._woken.set()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="sandport loop watch", daemon=True)
+        if not self._begun:
+            self._begun = True
             try:
-                self._thread.start()
+                # `threading` would wait here until the other thread has had its turn.
+                _thread.start_new_thread(self._run, ())
             except RuntimeError as error:
                 _log.debug("nothing watches the event loop: %s", error)
 
