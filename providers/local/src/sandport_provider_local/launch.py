@@ -219,15 +219,6 @@ class InitProcess:
         if found is not None and self.runs():  # Looked at after it was read, so that what was read is what runs.
             freeze_and_kill([found])
 
-    def kill_child(self) -> None:
-        """Kill and reap an init that this process has started, with everything below it, at once."""
-        self.kill_tree()
-        if not self.ended:
-            with contextlib.suppress(ChildProcessError):  # The loop has reaped it just now.
-                self.exit_code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            self.ended = True
-        self.close()
-
     def close(self) -> None:
         """Stop watching; reap it, should it have ended just now."""
         if not self.ended:

@@ -19,6 +19,7 @@ from sandport_sdk.v1 import errors
 from .cgroup_places import CgroupUnavailable
 from .cgroups import Cgroup
 from .errors import limit_failed, sandbox_failed
+from .finishing import to_its_end
 from .launch import InitProcess
 from .machine import NoBubblewrap
 from .sandbox import ANNOUNCE_S, END_S, PAUSE_S, NotUp, Sandbox
@@ -94,8 +95,7 @@ async def _start(
         await sandbox.start_init(machine, grace_ms=grace_ms)
     except BaseException as error:
         sandbox.close()
-        _discard_cgroup(record, place.sandbox_id)
-        place.remove()
+        await to_its_end(asyncio.to_thread(_discard, record, place))
         if isinstance(error, OSError):
             raise sandbox_failed(error, dispatched="no") from error
         if isinstance(error, CgroupUnavailable):
@@ -262,18 +262,18 @@ async def _remove(loop: asyncio.AbstractEventLoop, place: Place, *, grace_ms: in
         left = await asyncio.to_thread(sweep, place, inits=True)
         if left:
             raise errors.Unavailable(f"these processes of the sandbox do not end: {left}", dispatched="yes")
-        await asyncio.to_thread(_discard_cgroup, record, place.sandbox_id)
-        await asyncio.to_thread(place.remove)
+        await asyncio.to_thread(_discard, record, place)
 
 
-def _discard_cgroup(record: Record | None, name: str) -> None:
-    """Remove the cgroup that a sandbox has or, where its record is gone, may have.
+def _discard(record: Record | None, place: Place) -> None:
+    """Remove the cgroup that a sandbox has or, where its record is gone, may have; then its folder.
 
     Raises:
-        OSError: Something in it does not end.
+        OSError: Something in the cgroup does not end, or something cannot be removed.
     """
     if record is None or (record.boundary is not None and record.boundary.in_cgroup):
-        Cgroup.discard(name)
+        Cgroup.discard(place.sandbox_id)
+    place.remove()
 
 
 async def _end_of(init: InitProcess | None, place: Place) -> None:

@@ -21,6 +21,7 @@ from .cgroups import Cgroup, read_counter
 from .channel import HELLO_S, Channel, ChannelClosed
 from .command import Command, Kind, Plan
 from .errors import sandbox_failed
+from .finishing import to_its_end
 from .keeper import NOT_ISOLATED, START_S
 from .launch import InitProcess, spawn_init, spawn_keeper
 from .places import Identity
@@ -119,6 +120,8 @@ class Sandbox:
         """
         boundary = self.record.boundary
         if boundary is not None and boundary.in_cgroup:
+            if revived:  # What the init before has left in its cgroup may take seconds to end.
+                await to_its_end(asyncio.to_thread(Cgroup.discard, self.place.sandbox_id))
             make_cgroup(self.place.sandbox_id, boundary)  # In no thread: that would go on after a cancel.
         listener = self.place.listen()
         try:
@@ -140,22 +143,31 @@ class Sandbox:
             if self.record.keep and not kept:
                 await channel.keep(True)
         except ChannelClosed as error:
-            await self._init.wait(ANNOUNCE_S)  # It says by how it ends whether it could not be isolated.
-            self._give_up(self._init)
+            await to_its_end(self._give_up(self._init))
             isolated = machine is None or self._init.exit_code != NOT_ISOLATED
             raise NotUp(f"{error}; {self.place.log_tail()}", isolated=isolated) from error
         except BaseException:
-            self._give_up(self._init)
+            await to_its_end(self._give_up(self._init, by_itself_s=0.0))
             raise
 
-    def _give_up(self, init: InitProcess) -> None:
-        """End an init that did not come up."""
-        init.kill_child()
+    async def _give_up(self, init: InitProcess, *, by_itself_s: float = ANNOUNCE_S) -> None:
+        """End an init that did not come up, in some seconds at most for each thing that does not end.
+
+        Args:
+            init: The init.
+            by_itself_s: What it gets before: it says by how it ends whether it could not be isolated.
+
+        Raises:
+            OSError: Something in its cgroup does not end.
+        """
+        if not await init.wait(by_itself_s):
+            init.kill_tree()
+            await init.wait(END_S)
         self.close()
         if self.record.boundary is not None:
-            sweep(self.place, inits=True)
+            await asyncio.to_thread(sweep, self.place, inits=True)
             if self.record.boundary.in_cgroup:
-                Cgroup.discard(self.place.sandbox_id)
+                await asyncio.to_thread(Cgroup.discard, self.place.sandbox_id)
 
     async def connect(self, *, grace_ms: int, keep: bool | None = None) -> bool:
         """Connect to the init that is there; False where none listens or answers.
