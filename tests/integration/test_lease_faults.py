@@ -1,15 +1,20 @@
 """What goes wrong around a lease: callbacks that fail, a cancel between two steps, a disk that is full for a while."""
 
 import asyncio
+import json
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
+from sandport.configuration import ProviderSettings
 from sandport.errors import Internal, StoreUnusable
 from sandport.host import Host
-from tests.integration.stage import eventually
+from sandport_provider_fake.testing import Fake
+from tests.integration.stage import PATIENCE_S, QUICK, eventually
 from tests.integration.test_lease_life import LEASE, running, said
 from tests.integration.vendor import Vendor, states, victim
 
@@ -112,6 +117,69 @@ async def test_a_run_that_cannot_be_asked_for_is_left_alone_until_it_can(vendor:
         word = False
         await host.clean_up()
         assert await states(host) == {"gone": 1}
+    vendor.fake.assert_nothing_left()
+
+
+async def test_a_word_on_a_run_that_does_not_come_holds_nobody_up(vendor: Vendor) -> None:
+    """Whoever ends a lease waits for it, and could not even be cancelled before it came."""
+    asked: list[str] = []
+
+    async def never(run: str) -> bool:
+        asked.append(run)
+        await asyncio.Event().wait()
+        return True
+
+    async with vendor.host() as host, host.lease("env", keep=True, name="ours"):
+        pass
+    await killed(vendor, LEASE)
+    timing = msgspec.structs.replace(QUICK, embedder_s=0.05)
+    async with vendor.host(is_run_live=never, timing=timing) as host:
+        async with asyncio.timeout(PATIENCE_S):
+            await host.end_lease("ours", reason="a test")
+        assert asked
+        assert set(asked) == {"r7"}
+        # No word is none: its sandbox is left alone, and asked for again.
+        assert await states(host) == {"leased": 1, "gone": 1}
+    async with vendor.host() as host:
+        await host.clean_up()
+        assert await states(host) == {"gone": 2}
+    vendor.fake.assert_nothing_left()
+
+
+# ------------------------------------------------------------------ one vendor and the others
+
+
+async def test_a_vendor_that_does_not_answer_holds_up_the_clean_up_of_no_other(vendor: Vendor) -> None:
+    slow = Fake(vendor.fake.home, provider="slow")
+    slow.order("destroy.before", "hang", times=0)
+    fake = (sys.executable, "-m", "sandport_provider_fake")
+    others = {"slow": ProviderSettings(command=fake)}
+    leases = "\n".join(f'await leases.enter_async_context(host.lease("slow", workload="{one}"))' for one in range(9))
+    body = f"""
+import contextlib
+async with contextlib.AsyncExitStack() as leases:
+    {leases.replace(chr(10), chr(10) + "    ")}
+    await leases.enter_async_context(host.lease("fake"))
+    print("all", flush=True)
+    await asyncio.sleep(600)
+"""
+    config = vendor.fake.home / "two.toml"
+    config.write_text(f"version = 1\n[providers.slow]\ncommand = {json.dumps(fake)}\n")
+    with running(victim(vendor.fake.home, body, config=str(config))) as process:
+        await said(process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    async with vendor.host(others=others) as host:
+        # In the same pass, although there are more of the slow one's than are tried at once,
+        await vendor.fake.until(lambda: not vendor.fake.sandboxes(), "the end of what the dead host left")
+        # and in later ones, while that one goes on.
+        vendor.fake.order("destroy.before", "error", condition="Unavailable", dispatched="no", times=1)
+        async with host.lease("env"):
+            pass
+        await vendor.fake.until(lambda: not vendor.fake.sandboxes(), "the end of a lease that was tried again")
+        assert len(slow.sandboxes()) == 9
+        slow.clear()
+        host.abandon()
     vendor.fake.assert_nothing_left()
 
 

@@ -41,12 +41,13 @@ class Vendor:
         limits: Limits | None = None,
         config: dict[str, Any] | None = None,
         is_run_live: IsRunLive | None = None,
+        others: dict[str, ProviderSettings] | None = None,
         **settings: Any,
     ) -> AsyncIterator[Host]:
-        """A host of this home."""
+        """A host of this home; `others` are further providers."""
         configuration = Configuration(
             host=HostSettings(timing=timing, clean_up=delays),
-            providers={"fake": ProviderSettings(limits=limits or Limits(), **settings)},
+            providers={"fake": ProviderSettings(limits=limits or Limits(), **settings), **(others or {})},
             environments={"env": EnvironmentSettings(provider="fake", config=config or {})},
         )
         async with Host.open(

@@ -1,6 +1,8 @@
-"""Every bound of the host's own waits, with its reason; those that go over the wire are in sandport_protocol.limits.
+"""The bounds of the host's own waits that can be set, with their reasons.
 
-Seconds are floats. All waits of a closing are in `StopLadder`; nothing else may wait while something is closed.
+Those that go over the wire are in sandport_protocol.limits; those that are nobody's to set stand where they are used,
+as in `store`, `hooks` and `worker.survivors`. Seconds are floats. All waits of a closing are in `StopLadder`; nothing
+else may wait while something is closed.
 """
 
 from __future__ import annotations
@@ -19,11 +21,6 @@ class StopLadder(Struct, frozen=True, kw_only=True):
     """SIGTERM to the group."""
     kill_s: float = 2.0
     """SIGKILL; the kernel needs this long only for a process in uninterruptible sleep."""
-
-    @property
-    def total_s(self) -> float:
-        """The longest time that a stop can take."""
-        return self.drain_s + self.eof_s + self.term_s + self.kill_s
 
 
 class Restart(Struct, frozen=True, kw_only=True):
@@ -65,9 +62,14 @@ class Timing(Struct, frozen=True, kw_only=True):
     """From `initialized` to `ready`: vendors' clients take 0.5 to 2.5 s to import."""
     call_s: float = 60.0
     """Calls that only ask."""
+    list_s: float = 300.0
+    """All pages of a vendor's list together; each page is a call that only asks."""
     acquire_s: float = 600.0
     """A vendor's slowest create that succeeds."""
     destroy_s: float = 60.0
+    embedder_s: float = 5.0
+    """What the embedder is asked in the midst of the host's own work: a look into a table of runs takes
+    milliseconds."""
     command_margin_s: float = 15.0
     """On top of a command's own time-out: kill (5), drain of its streams (1), the way back, and a busy machine."""
     suspect_s: float = 1.0

@@ -83,6 +83,8 @@ class Book:
         self._tasks: set[asyncio.Task[bool]] = set()
         self._nudged = asyncio.Event()
         self._sweeping = asyncio.Lock()
+        self._passes: set[asyncio.Task[tuple[Attempted, ...]]] = set()
+        """Passes of the clean-up that are under way; no two of them are at the same sandbox."""
         self.limits = RateLimits(timing.rate_limit)
         self.passed = asyncio.Event()
         """The first pass of the clean-up is over."""
@@ -99,7 +101,9 @@ class Book:
             draw=random.Random(),
             witness=witness,
         )
-        self._recovery = Recovery(store, instance, deaths, is_run_live=is_run_live, log=log)
+        self._recovery = Recovery(
+            store, instance, deaths, is_run_live=is_run_live, patience_s=timing.embedder_s, log=log
+        )
 
     def _spawn(self, work: Coroutine[Any, Any, bool], name: str) -> asyncio.Task[bool]:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -417,10 +421,14 @@ class Book:
         Raises:
             StoreUnusable: The journal cannot be read or written.
         """
-        async with self._sweeping:  # whoever asks for a pass is told of one that began after that
-            return await self._sweep(ahead_s, on_done)
+        async with self._sweeping:
+            while self._passes:  # whoever asks for a pass is told of one that began after that
+                await asyncio.wait(self._passes)
+            begun = await self._begun(ahead_s, on_done)
+        return await begun
 
-    async def _sweep(self, ahead_s: float, on_done: OnDone | None) -> tuple[Attempted, ...]:
+    async def _begun(self, ahead_s: float, on_done: OnDone | None) -> asyncio.Task[tuple[Attempted, ...]]:
+        """Find out what is due, and begin to end it."""
         await self.clean_up.write_owed()
         found = await self._recovery.sort()
         for sandbox_id in found.spared:
@@ -430,10 +438,17 @@ class Book:
         waiting = await self.store.sandboxes(states=CLEANED, owners=(None,)) if ahead_s else ()
         rows |= {row.id: row for row in waiting if row.due_at_ms <= until_ms}
         rows |= {row.id: row for row in await self._outlived()}
-        attempted = await self.clean_up.once(rows.values(), dead=found.dead, on_done=on_done)
-        if found.dead:
-            await self._recovery.clear()
-        return attempted
+
+        async def whole() -> tuple[Attempted, ...]:
+            attempted = await self.clean_up.once(rows.values(), dead=found.dead, on_done=on_done)
+            if found.dead:
+                await self._recovery.clear()
+            return attempted
+
+        begun = asyncio.get_running_loop().create_task(whole(), name="sandport pass")
+        self._passes.add(begun)
+        begun.add_done_callback(self._passes.discard)
+        return begun
 
     async def _outlived(self) -> list[SandboxRow]:
         """What this host took over for a run that lives, whose time is over, and which no block of it holds."""
@@ -460,19 +475,36 @@ class Book:
         return True
 
     async def run(self) -> None:
-        """Clean up until cancelled: what is due, when it is due, and what others leave."""
+        """Clean up until cancelled: what is due, when it is due, and what others leave.
+
+        A pass that takes long, because one vendor does, goes on beside the next one.
+        """
         ahead_s = START_AHEAD_S
-        while True:
-            try:
-                await self.sweep(ahead_s=ahead_s)
-                await self._check_held()
-                ahead_s = 0.0
-                wait_s = await self._wait_s()
-            except StoreUnusable as error:
-                self._log("error", f"clean-up cannot go on now: {error}")
-                wait_s = self._delays.look_s
-            self.passed.set()
-            await self._wait(wait_s)
+        mine: set[asyncio.Task[tuple[Attempted, ...]]] = set()
+        try:
+            while True:
+                try:
+                    async with self._sweeping:
+                        begun = await self._begun(ahead_s, None)
+                    if ahead_s:  # the first one
+                        begun.add_done_callback(lambda _: self.passed.set())
+                    mine.add(begun)
+                    await asyncio.wait((begun,), timeout=self._delays.look_s)
+                    for over in [one for one in mine if one.done()]:
+                        mine.discard(over)
+                        over.result()
+                    await self._check_held()
+                    ahead_s = 0.0
+                    wait_s = await self._wait_s()
+                except StoreUnusable as error:
+                    self._log("error", f"clean-up cannot go on now: {error}")
+                    wait_s = self._delays.look_s
+                    self.passed.set()
+                await self._wait(wait_s)
+        finally:
+            for one in mine:
+                one.cancel()
+            await asyncio.gather(*mine, return_exceptions=True)
 
     def nudge(self) -> None:
         """Have the clean-up look now."""
@@ -482,8 +514,9 @@ class Book:
         due_ms = await self.store.next_due_ms()
         if due_ms is None:
             return self._delays.look_s
-        # Never at once: what is due and not ours to end would be looked at without a pause.
-        return min(self._delays.look_s, max(0.05, (due_ms - self._clock.now_ms()) / 1000))
+        # Never at once: what is due and not ours to end, or waits for its place, would be looked at without a pause.
+        least_s = 1.0 if self.clean_up.waiting else 0.05
+        return min(self._delays.look_s, max(least_s, (due_ms - self._clock.now_ms()) / 1000))
 
     async def _wait(self, wait_s: float) -> None:
         waits = [asyncio.ensure_future(self._clock.sleep(wait_s)), asyncio.ensure_future(self._nudged.wait())]

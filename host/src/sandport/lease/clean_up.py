@@ -40,7 +40,7 @@ from .delays import Delays
 from .listing import listed
 
 AT_ONCE = 8
-"""Sandboxes that are ended side by side: a vendor's rate limit is near, and a person waits."""
+"""Sandboxes of one provider that are ended side by side: a vendor's rate limit is near, and a person waits."""
 
 LONGEST_RETRY_AFTER_S = 3600.0
 """What a vendor asks for beyond this is not heeded: one wrong value must not put an end off for ever."""
@@ -115,6 +115,8 @@ class CleanUp:
         self._witness = witness
         self._in_hand: set[str] = set()
         """What an attempt of this host is at: one at a time for a sandbox."""
+        self._queued: set[str] = set()
+        """What an attempt of this host will be at, as soon as there is a place."""
         self.owed: dict[str, str] = {}
         """Sandboxes of this host whose end could not be written down, and why they end; their rows do not say it."""
         self.closing = False
@@ -177,10 +179,17 @@ class CleanUp:
         """
         return await self._store.work(self._clock.now_ms(), by=self._instance, dead=dead)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether something waits for a place: what is due then may be in good hands already."""
+        return bool(self._queued)
+
     async def once(
         self, rows: Iterable[SandboxRow], *, dead: frozenset[str] = NOBODY, on_done: OnDone | None = None
     ) -> tuple[Attempted, ...]:
-        """One attempt at each of these, some at a time.
+        """One attempt at each of these, some of each provider at a time: one that is slow holds up none but itself.
+
+        What another pass of this host is at already is left to that one.
 
         Args:
             rows: As they were read.
@@ -190,18 +199,23 @@ class CleanUp:
         Raises:
             StoreUnusable: The journal cannot be read or written.
         """
-        chosen = [row for row in rows if row.id not in self._in_hand]
-        places = asyncio.Semaphore(AT_ONCE)
+        chosen = [row for row in rows if row.id not in self._in_hand and row.id not in self._queued]
+        places = {row.provider: asyncio.Semaphore(AT_ONCE) for row in chosen}
         done: list[Attempted] = []
+        self._queued.update(row.id for row in chosen)
 
         async def one(row: SandboxRow) -> None:
-            async with places:
+            async with places[row.provider]:
+                self._queued.discard(row.id)
                 attempted = await self.attempt(row, dead=dead)
             done.append(attempted)
             if on_done is not None:
                 on_done(attempted, len(done), len(chosen))
 
-        ends = await asyncio.gather(*map(one, chosen), return_exceptions=True)
+        try:
+            ends = await asyncio.gather(*map(one, chosen), return_exceptions=True)
+        finally:
+            self._queued.difference_update(row.id for row in chosen)
         for end in ends:
             if isinstance(end, BaseException):
                 raise end  # the journal's, and all others are the same

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
 
 from sandport.log import Log
 from sandport.store.errors import Stale
-from sandport.store.records import SandboxRow
+from sandport.store.records import LeaseRow, SandboxRow
 from sandport.store.store import Store
 
 from .deaths import Deaths
@@ -39,14 +39,25 @@ class Recovery:
         instance: Who acts.
         deaths: Who knows which instances are dead.
         is_run_live: The embedder's word on runs; without it the leases of a dead owner end.
+        patience_s: So long it may take; without an answer by then the run's sandbox is left alone until the next look.
         log: Where what is found is noted.
     """
 
-    def __init__(self, store: Store, instance: str, deaths: Deaths, *, is_run_live: IsRunLive | None, log: Log) -> None:
+    def __init__(
+        self,
+        store: Store,
+        instance: str,
+        deaths: Deaths,
+        *,
+        is_run_live: IsRunLive | None,
+        patience_s: float,
+        log: Log,
+    ) -> None:
         self._store = store
         self._instance = instance
         self._deaths = deaths
         self._is_run_live = is_run_live
+        self._patience_s = patience_s
         self._log = log
         self._workers_ended: set[str] = set()
 
@@ -67,9 +78,16 @@ class Recovery:
             await self._deaths.clear(owners)
         if not dead.owners:
             return Sorted()
+        rows = [row for row in await self._store.sandboxes(owners=dead.owners) if row.state == "leased"]
+        leases = {row.id: await self._store.lease(row.id) for row in rows}
+        runs = sorted(
+            {one.run for one in leases.values() if one.state == "active" and not one.kept and one.run is not None}
+        )
+        # Side by side: one that does not answer takes its own time, and nobody else's.
+        lives = dict(zip(runs, await asyncio.gather(*map(self._lives, runs)), strict=True))
         spared = set()
-        for row in await self._store.sandboxes(owners=dead.owners):
-            if row.state == "leased" and await self._goes_on(row, dead.owners):
+        for row in rows:
+            if await self._goes_on(row, leases[row.id], lives, dead.owners):
                 spared.add(row.id)
         await self._store.unuse_all(dead.owners)
         return Sorted(dead=dead.owners, spared=frozenset(spared))
@@ -80,8 +98,9 @@ class Recovery:
             self._log("warning", f"something of a dead host still runs and is left alone: {left}")
         self._workers_ended.add(instance)
 
-    async def _goes_on(self, row: SandboxRow, dead: frozenset[str]) -> bool:
-        lease = await self._store.lease(row.id)
+    async def _goes_on(
+        self, row: SandboxRow, lease: LeaseRow, words: Mapping[str, bool | None], dead: frozenset[str]
+    ) -> bool:
         if lease.state != "active":
             return False
         try:
@@ -89,9 +108,7 @@ class Recovery:
                 await self._store.claim(row.ref, by=self._instance, dead=dead)
                 await self._store.release(lease.id, by=self._instance)
                 return True
-            if lease.run is None:
-                return False
-            lives = await self._lives(lease.run)
+            lives = words.get(lease.run, False) if lease.run is not None else False
             if not lives:
                 return lives is None
             await self._store.claim(row.ref, by=self._instance, dead=dead)
@@ -105,8 +122,10 @@ class Recovery:
         if self._is_run_live is None:
             return False
         try:
-            answer = self._is_run_live(run)
-            return bool(await answer if inspect.isawaitable(answer) else answer)
+            # Whoever ends a lease waits for it.
+            async with asyncio.timeout(self._patience_s):
+                answer = self._is_run_live(run)
+                return bool(await answer if inspect.isawaitable(answer) else answer)
         except Exception as error:  # noqa: BLE001 - the embedder's; all that is not of this run must go on
             self._log("error", f"is_run_live failed for the run {run!r}, whose sandbox is left alone: {error!r}")
             return None
