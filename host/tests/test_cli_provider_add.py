@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from host.tests.test_cli_providers import WORKER as LOTUS
 from sandport.cli.provider_command import startable
 from sandport.errors import UsageError
 from tests.integration.command import Command
@@ -76,6 +77,20 @@ def test_what_needs_a_provider_is_named_before_it_is_removed(sandport: Command) 
     assert sandport("env", "remove", "ci").code == 0
     assert sandport("provider", "remove", "mine").code == 0
     sandport.nothing_is_left()
+
+
+def test_variables_that_a_worker_reads_and_does_not_get_are_told(sandport: Command) -> None:
+    (sandport.cwd / "lotus.py").write_text(LOTUS)
+    env = {"LOTUS_TOKEN": "t", "LOTUS_REGION": "r"}
+    words = ("provider", "add", "lotus", "--env", "LOTUS_REGION", "--", sys.executable, "lotus.py")
+    done = sandport(*words, env=env)
+    assert (done.code, done.lines) == (
+        0,
+        [
+            "sandport: lotus reads variables that are set here and were not granted: LOTUS_TOKEN",
+            "          to grant them: sandport provider remove lotus, and add it with --env LOTUS_TOKEN",
+        ],
+    )
 
 
 @pytest.mark.parametrize(
