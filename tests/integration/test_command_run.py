@@ -164,6 +164,14 @@ def test_input_of_any_size_arrives_whole(sandport: Command, size: int, source: s
     assert done.out == data
 
 
+@pytest.mark.parametrize("given", ["0>/dev/null", "0>written"])
+def test_an_input_that_cannot_be_read_ends_the_command_and_is_named(sandport: Command, given: str) -> None:
+    """The program waited for ever for an input that nobody read any more."""
+    done = sandport.shell(f"sandport run -q --stdin - -- cat {given}")
+    assert done.code != 0
+    assert "--stdin" in done.err
+
+
 def test_a_program_that_leaves_its_input_unread_ends_when_it_wants(sandport: Command) -> None:
     with sandport.start("run", "-q", "--stdin", "-", "--", "head", "-c", "3", stdin=subprocess.PIPE) as process:
         process.stdin.write(b"abcdef")

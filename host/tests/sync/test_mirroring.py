@@ -18,6 +18,7 @@ from host.tests.sync.trees import Directory, File, Link, Node, Seen, look, make,
 from sandport.sync import (
     SourceMissingError,
     SyncCancelledError,
+    SyncError,
     SyncResult,
     TargetBusyError,
     UnsafeTargetError,
@@ -365,6 +366,24 @@ def test_some_directories_are_never_emptied(
             dry_run=dry_run,
         )
     assert caught.value.dispatched == "no"
+    assert look(tmp_path) == before
+
+
+@pytest.mark.parametrize("which", ["home", "source"])
+@pytest.mark.parametrize("place", ["loop", "loop/below", "x" * 300])
+def test_nothing_is_emptied_where_it_cannot_be_told_what_must_not_be(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, place: str
+) -> None:
+    """An error of the system was read as "it is not there", so that nothing was protected."""
+    make(sandbox.path / "out", Directory({b"f": File(b"new")}))
+    make(tmp_path / "mine", Directory({b"old": File()}))
+    (tmp_path / "loop").symlink_to("loop")
+    if which == "home":
+        monkeypatch.setenv("HOME", str(tmp_path / place))
+    before = look(tmp_path)
+    protect = [tmp_path / place] if which == "source" else []
+    with pytest.raises(SyncError, match="must not be emptied"):
+        copy_out(sandbox.fd, b"out", tmp_path / "mine", delete=True, protect=protect)
     assert look(tmp_path) == before
 
 

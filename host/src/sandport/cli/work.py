@@ -8,7 +8,7 @@ import stat
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
-from sandport.errors import NotSupported, SandportError, UsageError
+from sandport.errors import NotSupported, ProcessNotFound, SandportError, UsageError
 from sandport.outcome import Outcome
 from sandport.sandbox import INLINE_STDIN_BYTES, Sandbox
 from sandport.sync.result import SyncResult
@@ -109,22 +109,33 @@ class Work:
         async with sandbox.start(
             task.command, cwd=task.cwd, env=task.env, stdin=True, timeout_s=task.timeout_s, output_limit_bytes=0
         ) as process:
+            failure: SandportError | None = None
 
             async def feed() -> None:
-                while data := await inlet.read():
-                    if await process.stdin.write(data) < len(data):
-                        return
-                await process.stdin.close()
+                nonlocal failure
+                try:
+                    while data := await _next_of(inlet):
+                        if await process.stdin.write(data) < len(data):
+                            return
+                    await process.stdin.close()
+                except ProcessNotFound:
+                    pass  # it ended before it read everything: its own business, its status says how
+                except SandportError as error:
+                    failure = error
+                    await process.kill()  # it waits for input that does not come any more
 
             feeding = asyncio.ensure_future(feed())
             try:
                 async for stream, data in process.output():
                     await self._outlets[stream].write(data)
-                return await process.wait()
+                outcome = await process.wait()
             finally:
                 feeding.cancel()
-                # A program that ends before it read everything is its own business: its status says how.
+                # What it raised besides is said by the program's own end.
                 await asyncio.gather(feeding, return_exceptions=True)
+            if failure is not None and outcome.ended != "exited":
+                raise failure
+            return outcome
 
     # -------------------------------------------------------------- files
 
@@ -211,15 +222,31 @@ def _small_file(descriptor: int) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_size <= INLINE_STDIN_BYTES
 
 
+async def _next_of(inlet: Inlet) -> bytes:
+    """The next bytes of the input; none at its end.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    try:
+        return await inlet.read()
+    except OSError as error:
+        raise UsageError(
+            f"--stdin: the input cannot be read ({error.strerror or error}); give a file, or an input that is open for "
+            "reading"
+        ) from error
+
+
 async def _all_of(inlet: Inlet, ceiling_bytes: int | None = None) -> bytes:
     """Everything up to the end.
 
     Raises:
         NotSupported: It is more than the ceiling.
+        UsageError: It cannot be read.
     """
     pieces: list[bytes] = []
     size = 0
-    while data := await inlet.read():
+    while data := await _next_of(inlet):
         pieces.append(data)
         size += len(data)
         if ceiling_bytes is not None and size > ceiling_bytes:

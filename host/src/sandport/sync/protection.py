@@ -26,6 +26,9 @@ class Protection:
         source_fds: The same, as descriptors of directories.
         this_machine: Whether the target is on this machine, where also `/`, the home directory, what lies above the
             current directory, and the root of a git work tree are protected.
+
+    Raises:
+        SyncError: Where one of them is cannot be told.
     """
 
     def __init__(
@@ -90,12 +93,17 @@ def _holds_git(fd: int, path: bytes) -> bool:
 def _lineage_of(path: bytes) -> list[Identity]:
     """The directory that a path leads to or lies in, and all above it."""
     try:
-        real = os.path.realpath(path)
-        fd = os.open(real if os.path.isdir(real) else os.path.dirname(real), _OPEN_STEP)
-    except OSError:
+        try:
+            fd = os.open(path, _OPEN_STEP)
+        except (FileNotFoundError, NotADirectoryError):
+            fd = os.open(os.path.dirname(os.path.realpath(path)), _OPEN_STEP)
+        return _lineage(fd)
+    except (FileNotFoundError, NotADirectoryError):
         # It is not there, so nothing can hold it.
         return []
-    return _lineage(fd)
+    except OSError as error:
+        # Where it is cannot be told, so anything could hold it.
+        raise failure(error, path, "look for what must not be emptied at") from error
 
 
 def _lineage(fd: int) -> list[Identity]:
@@ -109,7 +117,7 @@ def _lineage(fd: int) -> list[Identity]:
                 return found
             found.append(identity)
             above = os.open(b"..", _OPEN_STEP, dir_fd=fd)
-        except OSError:
+        except (PermissionError, FileNotFoundError):
             # What may not be searched, or is no longer anywhere, ends the way up.
             return found
         finally:
