@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from tests.architecture.workspace import MEMBERS, ROOT, distribution_name, load_toml, pins
 
@@ -213,3 +214,13 @@ def test_everything_installed_here_is_at_its_pin() -> None:
         if name not in ours | brought_by_venv and pins().get(name) != version
     }
     assert unpinned == {}
+
+
+def test_every_pin_can_be_installed_by_the_oldest_python_that_the_readme_names() -> None:
+    """A distribution's Python is often a few releases behind: Debian 12 has 3.11.2."""
+    refused = {
+        found.metadata["Name"]: required
+        for found in importlib.metadata.distributions()
+        if (required := found.metadata["Requires-Python"]) and "3.11.0" not in SpecifierSet(required)
+    }
+    assert refused == {}
