@@ -190,10 +190,22 @@ FACTS = Facts(root=False, capable=False, filtered=False, chrooted=False, setting
     ],
 )
 def test_a_failed_try_names_the_cause_and_what_helps(facts: Facts, words: tuple[str, ...]) -> None:
-    said = explain("bwrap: setting up uid map: Permission denied", facts)
+    said = explain("bwrap: setting up uid map: Permission denied..", facts)
     assert "setting up uid map" in said
+    assert ".." not in said
     for word in words:
         assert word in said
+
+
+def test_the_pages_that_bubblewrap_names_are_not_passed_on() -> None:
+    """bubblewrap (Debian) ends this line with two full stops, behind links to pages that name every reason there is."""
+    said = explain(
+        "bwrap: No permissions to create new namespace, likely because the kernel does not allow non-privileged user "
+        "namespaces. See <https://deb.li/bubblewrap> or <file:///usr/share/doc/bubblewrap/README.Debian.gz>..",
+        FACTS._replace(chrooted=True),
+    )
+    assert "user namespaces: this process runs in a chroot" in said
+    assert "<" not in said
 
 
 def test_the_facts_are_read_from_the_kernels_files() -> None:

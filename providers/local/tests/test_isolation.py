@@ -460,7 +460,11 @@ def test_where_it_cannot_be_had_prefer_goes_without_and_says_so_and_nothing_else
     lease = barred.attach(sandbox_id)["lease"]
     assert lease["workingDirectory"] == lease["localRoot"]
     assert lease["egress"] == {"mode": "all"}
-    assert any("nothing isolates" in note for note in lease["notes"])
+    rights = "root" if ROOT else "this user"
+    [note] = lease["notes"]
+    assert f"nothing isolates this sandbox: its commands run with all rights of {rights} on this machine" in note
+    assert "-c isolation=none" in note
+    assert "\n" not in note
     assert barred.destroy(sandbox_id) == "destroyed"
     for config, egress, field in (
         ({"isolation": "require"}, None, "config.isolation"),
@@ -474,3 +478,5 @@ def test_where_it_cannot_be_had_prefer_goes_without_and_says_so_and_nothing_else
     checks = {check["name"]: check for check in barred.call("probe", config={"isolation": "require"})["checks"]}
     assert not checks["isolation"]["ok"]
     assert "bwrap" in json.dumps(checks["isolation"])
+    assert not checks["limits"]["ok"]
+    assert "nothing isolates" in checks["limits"]["detail"]

@@ -15,9 +15,17 @@ from . import machine
 from .bubblewrap import Boundary, Machine
 from .launch import plan_of, program
 
+MEANT = "To say that it is meant: -c isolation=none; to have it refused: -c isolation=require"
+"""What ends a note that nothing isolates; both are keys of the config."""
 TRY_S = 30.0
 """A try takes some 50 ms."""
 _CAP_SYS_ADMIN = 21
+
+
+def unprotected() -> str:
+    """What it means that nothing isolates a sandbox here."""
+    rights = "with all rights of root" if os.geteuid() == 0 else "with all rights of this user"
+    return f"nothing isolates this sandbox: its commands run {rights} on this machine"
 
 
 class Isolation:
@@ -119,7 +127,7 @@ class Facts(NamedTuple):
             root=os.geteuid() == 0,
             capable=bool(capabilities >> _CAP_SYS_ADMIN & 1),
             filtered=status.get("Seccomp", "0").strip() == "2",
-            chrooted=_is_chrooted(),
+            chrooted=_is_chrooted(read("/proc/self/mountinfo")),
             settings={name: read(f"/proc/sys/{name.replace('.', '/', 1)}").strip() for name in names},
         )
 
@@ -143,6 +151,8 @@ def explain(said: str, facts: Facts) -> str:
         said: The last line of the try.
         facts: What is known of the machine.
     """
+    # Bubblewrap sends its readers to pages of its distributor's, where all reasons there are stand side by side.
+    said = said.partition(" See <")[0].rstrip(". ")
     causes = [
         f"{name} is {value}; as root: {remedy}"
         for name, value, remedy in _SETTINGS
@@ -160,14 +170,17 @@ def explain(said: str, facts: Facts) -> str:
             "this process is under a seccomp filter, as in most containers, which may forbid it: start the container "
             "with --security-opt seccomp=unconfined"
         )
+    if not causes and not facts.root and "No permissions" in said:
+        causes.append("that is so in a chroot, in many containers, and where a security module says so")
     return f"{said}: {'; '.join(causes)}" if causes else f"bubblewrap cannot isolate here: {said}"
 
 
-def _is_chrooted() -> bool:
-    """Whether our root directory is not that of the first process that we see; False where that is not to be seen."""
-    with contextlib.suppress(OSError):
+def _is_chrooted(mounts: str) -> bool:
+    """Whether our root directory is not that of the first process that we see, or no mount: then it is some folder."""
+    with contextlib.suppress(OSError):  # Only root may look at it.
         return not os.path.samestat(os.stat("/"), os.stat("/proc/1/root/"))
-    return False
+    points = [fields[4] for line in mounts.splitlines() if len(fields := line.split(" ")) > 4]
+    return bool(points) and "/" not in points
 
 
 def _read(path: str) -> str:

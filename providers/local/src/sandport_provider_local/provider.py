@@ -16,9 +16,9 @@ from .bubblewrap import Boundary
 from .cgroup_places import why_not
 from .config import LocalConfig
 from .errors import sandbox_failed
-from .isolation import Isolation
+from .isolation import MEANT, Isolation, unprotected
 from .places import Place, scan
-from .sandbox import NOTE, SHELL, NotUp, handle_of
+from .sandbox import SHELL, NotUp, handle_of
 
 if TYPE_CHECKING:
     from sandport_sdk.v1 import Call, Session
@@ -33,6 +33,7 @@ ENTRY_BYTES = 256
 """More than one of them takes in that answer."""
 GONE_KEPT = 1024
 """Ids of ended sandboxes that are remembered, so that a late call is told that they are gone."""
+SWITCHED_OFF = "isolation is switched off in the config"
 
 
 class LocalProvider(Provider):
@@ -75,7 +76,7 @@ class LocalProvider(Provider):
                 types.ProbeCheck(name="shell", ok=os.access(SHELL, os.X_OK), detail=os.fsdecode(SHELL)),
                 types.ProbeCheck(name="python", ok=os.access(sys.executable, os.X_OK), detail=sys.executable),
                 await self._check_isolation(config),
-                _check_limits(config),
+                _check_limits(config, self._isolation.hopeless),
             )
         )
 
@@ -94,11 +95,11 @@ class LocalProvider(Provider):
 
     async def _check_isolation(self, config: LocalConfig) -> types.ProbeCheck:
         if config.isolation == "none":
-            return types.ProbeCheck(name="isolation", ok=True, detail=f"switched off: {NOTE}")
+            return types.ProbeCheck(name="isolation", ok=True, detail=f"switched off: {unprotected()}")
         obstacle = await self._isolation.obstacle()
         if obstacle is None:
             return types.ProbeCheck(name="isolation", ok=True, detail="bubblewrap")
-        return types.ProbeCheck(name="isolation", ok=False, detail=f"{obstacle}. So {NOTE}")
+        return types.ProbeCheck(name="isolation", ok=False, detail=f"{obstacle}. So {unprotected()}")
 
     # ------------------------------------------------------------ leases
 
@@ -127,8 +128,8 @@ class LocalProvider(Provider):
                 sandbox = await self._create(params, None)
             except NotUp as error:
                 raise lifetime.not_up(error, None) from error
-            if obstacle is not None:
-                sandbox.notes = (f"{NOTE}, since {obstacle}",)
+            # Who switched it off knows.
+            sandbox.notes = () if obstacle is None else (f"{unprotected()}, since {obstacle}. {MEANT}",)
         self._sandboxes[params.sandbox_id] = sandbox
         return sandbox.lease()
 
@@ -222,6 +223,8 @@ class LocalProvider(Provider):
             self._drop(params.sandbox_id)
             self._gone.pop(params.sandbox_id, None)
             self._sandboxes[params.sandbox_id] = sandbox
+            if sandbox.record.boundary is None:
+                sandbox.notes = () if config.isolation == "none" else (f"{unprotected()}. {MEANT}",)
         return types.AttachLeaseResult(state=state, lease=sandbox.lease(), processes_lost=lost)
 
     async def list_leases(self, params: types.ListLeasesParams, call: Call) -> types.ListLeasesResult:
@@ -408,7 +411,7 @@ def _refuse_what_takes_isolation(params: types.AcquireLeaseParams, config: Local
     Raises:
         NotSupported: The config requires isolation or a limit, or the grant is one that takes isolation.
     """
-    why = "isolation is switched off in the config" if obstacle is None else obstacle
+    why = SWITCHED_OFF if obstacle is None else obstacle
     refused = None
     if config.isolation == "require":
         refused = "config.isolation", "the sandbox cannot be isolated"
@@ -436,11 +439,18 @@ def _refuse_more_than_there_is(config: LocalConfig) -> None:
         )
 
 
-def _check_limits(config: LocalConfig) -> types.ProbeCheck:
+def _check_limits(config: LocalConfig, obstacle: str | None) -> types.ProbeCheck:
+    """Whether limits would be kept: those of the config or, where it has none, any that a config may ask for."""
+    if config.isolation == "none":
+        return types.ProbeCheck(name="limits", ok=True, detail=f"none are to be had: {SWITCHED_OFF}")
+    if obstacle is not None:
+        return types.ProbeCheck(name="limits", ok=False, detail=f"refused, since nothing isolates: {obstacle}")
     names = {"memory_bytes": "memory", "pids": "pids", "cpus": "cpu"}
-    wanted = [names[limit] for limit in config.limits if limit in names]
-    why = why_not(wanted or tuple(names.values()))
-    return types.ProbeCheck(name="limits", ok=why is None or not wanted, detail=why or "cgroups")
+    wanted = config.limits or tuple(names)
+    why = why_not([names[limit] for limit in wanted if limit in names])
+    if why is not None:
+        return types.ProbeCheck(name="limits", ok=False, detail=f"refused: {why}")
+    return types.ProbeCheck(name="limits", ok=True, detail="cgroups")
 
 
 def check_size(size: types.PtySize) -> None:
