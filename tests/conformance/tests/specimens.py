@@ -68,3 +68,17 @@ class FloodsStderr(Healthy):
             sys.stderr.write("x" * 65535 + "\n")
         sys.stderr.write("the last line\n")
         sys.stderr.flush()
+
+
+class WaitsForTheEnd(Healthy):
+    """Ends with its input, and not when it has answered `shutdown`."""
+
+    over = False
+
+    def end(self) -> None:
+        self.over = True
+        super().end()
+
+    def leave(self) -> None:
+        if self.over:
+            super().leave()

@@ -15,7 +15,7 @@ from sandport_conformance.declaration import Check, Needs, Uses
 from sandport_conformance.lab import Lab
 from sandport_conformance.masking import leaked_form
 from sandport_conformance.mutants import command_of
-from sandport_conformance.outcomes import Failed, Misuse, NotStarted, Outcome, Severity
+from sandport_conformance.outcomes import Failed, Misuse, NotStarted, Outcome, Severity, TimedOut, WorkerGone
 from sandport_conformance.processes import running
 from sandport_conformance.report import ExitCode, Report, Verdict
 from sandport_conformance.run import Run, judge
@@ -38,6 +38,11 @@ def fails(lab: Lab) -> None:
 def stumbles(lab: Lab) -> None:
     """Be at fault itself."""
     raise KeyError("a bug")
+
+
+def reads_the_record(lab: Lab) -> None:
+    """Look at every session."""
+    assert list(lab.sessions())
 
 
 def report_of(*checks: Check, command: tuple[str, ...] = HEALTHY_COMMAND, **sections: Any) -> Report:
@@ -141,6 +146,33 @@ def test_a_check_uses_the_processes_that_it_declares() -> None:
         list(lab.sessions())
 
     assert "TypeError" in report_of(a_check(peeks)).faults[0].traceback
+
+
+@pytest.mark.parametrize(
+    ("failure", "requirement_id", "begins"),
+    [
+        (Failed("it is wrong"), "SYNC-1", "Do what it should."),
+        (WorkerGone("it ended"), "SYNC-1", "First find out why the worker ended"),
+        (TimedOut("nothing came"), "SYNC-1", "First find out what the worker waits for"),
+        (WorkerGone("it ended"), "CMD-1", "First find out why the worker ended"),
+        (TimedOut("nothing came"), "CMD-1", "Do what it should."),
+        (WorkerGone("it ended"), "FRAME-6", "Do what it should."),
+    ],
+)
+def test_the_advice_fits_the_failure(failure: Failed, requirement_id: str, begins: str) -> None:
+    """Who reads how to close files, where the worker has crashed, looks in the wrong place."""
+
+    def goes_wrong(lab: Lab) -> None:
+        raise failure
+
+    (result,) = report_of(a_check(goes_wrong, requirement_id=requirement_id, uses=Uses.OWN)).results
+    assert result.fix.startswith(begins)
+
+
+def test_the_session_for_the_record_ends_a_worker_that_waits_for_the_end_of_its_input() -> None:
+    """As PROC-8 has it: the answer to `shutdown` alone ends nothing."""
+    report = report_of(a_check(reads_the_record, uses=Uses.RECORD), command=specimens.command(specimens.WaitsForTheEnd))
+    assert report.notes == ()
 
 
 def test_the_record_has_every_session_and_a_tour() -> None:

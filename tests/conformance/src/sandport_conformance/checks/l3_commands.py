@@ -136,6 +136,7 @@ def what_cannot_be_started_is_an_error_with_its_name(lab: Lab) -> None:
         expect(dispatched == "no", f"{condition}: nothing was run, but dispatched is {dispatched!r}")
     ran = sandbox.execute(lab.command("read_file", name="ran-by-a-shell"))
     expect(ran.get("exitCode") != 0, "a file that is no program was given to a shell")
+    sandbox.execute(lab.command("remove_tree", path="no-shebang"))
 
 
 @check(
@@ -143,7 +144,7 @@ def what_cannot_be_started_is_an_error_with_its_name(lab: Lab) -> None:
     uses=Uses.SHARED,
     why="Scripts write to /dev/stdout and /dev/stderr; a socket cannot be opened again by its name.",
     broken="gives a command a socket pair for its output, as some runtimes do by themselves",
-    fix="Make pipes: in Node with `sh -c` and redirections, or a helper; in most languages they are the default.",
+    fix="Give pipes, as most languages do; in Node open a FIFO, unlink it, and pass its descriptors as `stdio`.",
 )
 def output_can_be_opened_again(lab: Lab) -> None:
     """A command that writes to /dev/stdout and /dev/stderr by their names reaches its own streams."""
