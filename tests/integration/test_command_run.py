@@ -228,6 +228,24 @@ def test_something_missing_after_a_failure_leaves_the_programs_code(sandport: Co
     assert "--out gone: " in done.err
 
 
+def test_what_was_refused_on_its_way_out_is_no_success(sandport: Command) -> None:
+    script = "mkdir d; ln -s /etc/passwd d/p; mkfifo d/pipe; echo 1 >d/1; exit $0"
+    done = sandport("run", "-q", "--json", "--out", "d:dd", "--", "sh", "-c", script, "0")
+    found = done.object
+    assert (done.code, found["code"], found["codeFrom"], found["exitCode"]) == (125, 125, "sandport", 0)
+    assert found["warnings"] == ["--out d:dd: not all of it came out: 1 refused"]
+    assert "--out d:dd: refused: p: it leads to an absolute path" in done.err
+    assert (sandport.cwd / "dd" / "1").read_text() == "1\n"
+    assert sandport("run", "--out", "d:dd", "--", "sh", "-c", script, "9").code == 9
+    assert sandport("run", "--out", "d/pipe", "--out", "d/1", "--", "sh", "-c", script, "0").code == 125  # no file
+
+
+def test_what_is_skipped_on_its_way_out_is_listed(sandport: Command) -> None:
+    done = sandport("run", "--out", "d", "--", "sh", "-c", "mkdir d; mkfifo d/pipe; echo 1 >d/1")
+    assert done.code == 0
+    assert "--out d: skipped: pipe: " in done.err
+
+
 def test_many_files_bring_a_hint(sandport: Command) -> None:
     tree = sandport.cwd / "tree"
     tree.mkdir()
@@ -269,8 +287,29 @@ def test_json_is_the_only_thing_on_stdout_and_counts_everything(sandport: Comman
 
 
 def test_quiet_says_nothing_but_errors(sandport: Command) -> None:
-    assert sandport("run", "-q", "--timeout", "0.2", "--", "sleep", "60").err == ""
-    assert sandport("run", "-q", "--", "./gone").err != ""
+    meant = ("-c", "isolation=none")
+    assert sandport("run", "-q", *meant, "--timeout", "0.2", "--", "sleep", "60").err == ""
+    assert sandport("run", "-q", *meant, "--", "./gone").err != ""
+
+
+def test_that_nothing_isolates_is_said_before_anything_runs_whatever_is_asked_for(sandport: Command) -> None:
+    barred = sandport.folder / "bin" / "bwrap"
+    barred.parent.mkdir()
+    barred.write_text("#!/bin/sh\ncase $1 in --version) echo bubblewrap 0.8.0; exit;; esac\nexit 1\n")
+    barred.chmod(0o755)
+    env = {"PATH": f"{barred.parent}{os.pathsep}{sandport.env['PATH']}"}
+    note = "sandport: note: nothing isolates this sandbox: its commands run with all rights of "
+    rights = "root" if os.geteuid() == 0 else "this user"
+    kept = sandport("run", "-q", "--keep", "--name", "bare", "--", "sh", "-c", "echo ran >&2", env=env)
+    told = kept.lines[0]
+    assert told.startswith(f"{note}{rights} on this machine")
+    assert "-c isolation=none" in told
+    assert kept.lines[1] == "ran"
+    again = sandport("exec", "-q", "bare", "--", "sh", "-c", "echo ran >&2", env=env)
+    assert again.lines[0].startswith(note)
+    assert again.lines[1:] == ["ran"]
+    assert sandport("leases", "end", "bare", env=env).code == 0
+    assert sandport("run", "-c", "isolation=none", "--", "true", env=env).err == ""
 
 
 def test_verbose_says_what_is_done(sandport: Command) -> None:

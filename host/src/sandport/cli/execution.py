@@ -16,7 +16,7 @@ from sandport_protocol.capabilities import effective_groups
 from .application import Settings
 from .failures import OutputFailed
 from .hosting import hosted
-from .messages import REAP, say
+from .messages import REAP, say, unicode_text
 from .moments import iso, now_ms, span
 from .narrator import Narrator
 from .plan import HeldLease, NewLease, Plan
@@ -44,6 +44,7 @@ class _Performance:
         self._screen = Screen(Terminal(), self._records) if plan.task.on_terminal else None
         self._opened_ms = now_ms()
         self._expires_ms: int | None = None
+        self._notes_told = 0
         self._unread = False
         """Whoever read our output went away, which is a wish to end like a signal."""
 
@@ -103,8 +104,8 @@ class _Performance:
                 )
             )
         report.ids.sandbox, report.ids.lease, report.name = sandbox.id, sandbox.lease_id, wanted.name
-        report.notes += sandbox.lease.notes
         narrator.tell(f"sandbox {sandbox.id} created", "acquire")
+        self._warn(sandbox)
         try:
             await self._work(sandbox, _feeds(host, sandbox))
         finally:
@@ -133,8 +134,17 @@ class _Performance:
             report.ids.provider = sandbox.provider
             report.ids.environment = row.environment if row.environment != sandbox.provider else None
             narrator.tell(f"attached to sandbox {sandbox.id}", "attach")
+            self._warn(sandbox)
             self._check_terminal(await host.describe(sandbox.provider))
             await self._work(sandbox, _feeds(host, sandbox))
+
+    def _warn(self, sandbox: Sandbox) -> None:
+        """Say what is to be known of the sandbox before anything runs in it, also to who wants to hear errors only."""
+        for note in sandbox.lease.notes:
+            self._report.notes.append(unicode_text(note))
+            if self._task.command:
+                say(f"note: {note}")
+        self._notes_told = len(self._report.notes)
 
     def _check_terminal(self, facts: ProviderFacts) -> None:
         """Before anything is made or copied: a shell has to have one."""
@@ -216,7 +226,7 @@ class _Performance:
                 )
         if self._screen is not None and self._screen.keeps_size:
             remark("the provider does not change the size of a terminal; what ran kept that of its start")
-        for note in report.notes:
+        for note in report.notes[self._notes_told :]:
             remark(f"note: {note}")
 
 

@@ -9,7 +9,7 @@ USAGE = 2
 TIMED_OUT = 124
 OURS = 125
 """Sandport failed after something was started; the command's word cannot be trusted; a lease has ended or is used by
-another process; the end of a sandbox is not confirmed."""
+another process; the end of a sandbox is not confirmed; after exit code 0 a result did not come out, or not whole."""
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 CLOSED_PIPE = 141

@@ -77,6 +77,12 @@ class Moved(Struct, frozen=True, kw_only=True, rename="camel"):
     changed_paths: tuple[Notice, ...]
 
     @property
+    def lacks(self) -> str | None:
+        """What is not there, or not as it was at one moment, in a few words; what was skipped is no file or folder."""
+        counts = ((self.refused, "refused"), (self.changed, "changed while it was read"))
+        return ", ".join(f"{count:,} {what}" for count, what in counts if count) or None
+
+    @property
     def is_whole(self) -> bool:
         """Whether everything that was wanted arrived as it is."""
         return not (self.skipped or self.refused or self.changed)
@@ -165,6 +171,12 @@ class Report(Struct, kw_only=True, rename="camel"):
         """Not all that was to be copied is there as it is; what is missing is listed."""
         if self.code == 0:
             self.code, self.code_from = exit_codes.INCOMPLETE, "sandport"
+
+    def lacking(self, option: str, what: str) -> None:
+        """A command's results did not come out whole; a code that the program failed with stays."""
+        self.warnings.append(unicode_text(f"{option}: not all of it came out: {what}"))
+        if self.code == 0:
+            self.code, self.code_from = exit_codes.OURS, "sandport"
 
     def failed(self, failure: Failure) -> None:
         """Something of ours went wrong; a code that a program exited with stays, unless it was 0."""

@@ -15,7 +15,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 EXIT_CODES = """
 Exit codes: the program's own; 124 timed out; 126 not executable; 127 not found; 128+n ended by signal n;
 130, 143, 129 interrupted by SIGINT, SIGTERM, SIGHUP; 141 nobody reads our output any more; 2 wrong use or
-configuration, nothing was started; 125 Sandport's own failure. --json tells a program's code from ours.
+configuration, nothing was started; 125 Sandport's own failure, or the program's 0 where something that --out wants
+is missing, was refused, or changed while it was read. --json tells a program's code from ours.
 """
 
 
@@ -166,7 +167,7 @@ def talk_options(function: _F) -> _F:
     """How much is said."""
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="Say what is done, and how long it took."),
-        click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors."),
+        click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors, and what a sandbox lacks."),
     ):
         function = option(function)
     return function

@@ -15,6 +15,7 @@ from sandport.sync.result import SyncResult
 
 from .copies import lines_of, notices_of
 from .listing import put_lines
+from .messages import say
 from .narrator import Narrator
 from .plan import Task
 from .report import Phase
@@ -205,8 +206,13 @@ class Work:
             if not task.as_json and task.talk != "quiet":
                 put_lines(lines_of(transfer, result, into=direction == "in", verbose=task.talk == "verbose"))
         brief = bool(task.command) and task.talk != "verbose"
+        lacks = moved.lacks if task.command and direction == "out" else None
+        # What decides the exit code is told to who wants to hear errors only as well.
+        tell = narrator.remark if lacks is None else say
         for line in notices_of(result, at_most=1 if brief else 20):
-            narrator.remark(f"{transfer.option}: {line}")
+            tell(f"{transfer.option}: {line}")
+        if lacks is not None:
+            self._report.lacking(transfer.option, lacks)
 
 
 def _how(outcome: Outcome) -> str:
