@@ -9,8 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from .levels import LevelReader
 from .memory import MemoryFacts
-from .stderr import LevelReader
 
 Kind = Literal["exit", "violation", "wedge"]
 """It ended by itself or by somebody else's hand; or the host ended it, for breaking the wire or for its silence."""
