@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,6 +141,20 @@ def test_a_tree_is_put_in_its_place(shell: Shell, place: Path, tmp_path: Path, u
     assert shell.run(put([b"to"], replace=True), place, archive, user=user) == (0, b"", b"")
     assert shell.seen(top) == wanted
     assert not list(place.rglob(".sandport-*"))
+
+
+def test_what_a_killed_copy_left_goes_after_a_day(shell: Shell, place: Path, tmp_path: Path) -> None:
+    make(tmp_path / "source", Directory({b"f": File(b"x")}))
+    day_s = 86400
+    ages = {".sandport-00000000000000aa": 2 * day_s, ".sandport-00000000000000ab": day_s // 2, ".sandport-x": 2 * day_s}
+    ages["aside"] = 2 * day_s
+    for name, age_s in ages.items():
+        make(place / name, Directory({b"d": Directory({b"f": File(b"x")}), b".sandport-00000000000000aa": File()}))
+        os.utime(place / name, (time.time() - age_s,) * 2)
+    code, _, stderr = shell.run(put([b"new"]), place, shell.packed(tmp_path / "source"))
+    assert (code, stderr) == (0, b"")
+    assert set(os.listdir(place)) == {*ages, "new"} - {".sandport-00000000000000aa"}
+    assert (place / "aside" / ".sandport-00000000000000aa").exists()
 
 
 def test_what_the_target_has_beside_stays(shell: Shell, place: Path, tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from typing import Final, Self
 
 from sandport.sync.errors import SyncError, TooLargeError, failure
-from sandport.sync.swap import scratch_name
+from sandport.sync.scratch import scratch_name
 
 __all__ = ["Spool"]
 
@@ -105,7 +106,8 @@ def _open_nameless(directory_fd: int) -> int:
         except FileExistsError:
             continue
         try:
-            os.unlink(name, dir_fd=directory_fd)
+            with contextlib.suppress(FileNotFoundError):  # another copy took it for left over: it has no name any more
+                os.unlink(name, dir_fd=directory_fd)
         except OSError:
             os.close(fd)
             raise

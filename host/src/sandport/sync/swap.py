@@ -7,18 +7,14 @@ import os
 from typing import Final
 
 from sandport.sync.entries import RESERVED_PREFIX
+from sandport.sync.scratch import scratch_name
 
-__all__ = ["exchange", "put_in_place", "scratch_name"]
+__all__ = ["exchange", "put_in_place"]
 
 _RENAME_EXCHANGE: Final = 2
 
 _CANNOT: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM})
 """What the system says where it knows no exchange, or where something between keeps programs from asking for it."""
-
-
-def scratch_name() -> bytes:
-    """A new name that nobody else has or copies."""
-    return RESERVED_PREFIX + os.urandom(8).hex().encode("ascii")
 
 
 def exchange(dir_fd: int, one: bytes, other: bytes) -> None:
@@ -69,11 +65,14 @@ def put_in_place(dir_fd: int, staged: bytes, name: bytes) -> bytes | None:
 
 
 def _by_two_renames(dir_fd: int, staged: bytes, name: bytes) -> bytes:
-    aside = scratch_name()
+    # Until the new one is there the old one has a name that nobody takes for left over.
+    aside = RESERVED_PREFIX + b"old-" + os.urandom(8).hex().encode("ascii")
     os.rename(name, aside, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     try:
         os.rename(staged, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     except BaseException:
         os.rename(aside, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
         raise
-    return aside
+    over = scratch_name()
+    os.rename(aside, over, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    return over

@@ -35,8 +35,9 @@ from sandport.sync.mirror import Mirror
 from sandport.sync.paths import not_entered
 from sandport.sync.removal import remove_name, remove_tree
 from sandport.sync.rights import OWNER_RIGHTS, may_change_mode, open_for_filling
+from sandport.sync.scratch import clear, hold, scratch_name
 from sandport.sync.small_files import CREATE, Making, make_file, write_all
-from sandport.sync.swap import put_in_place, scratch_name
+from sandport.sync.swap import put_in_place
 
 __all__ = ["TargetTree", "in_the_way"]
 
@@ -54,7 +55,7 @@ _OPEN_LINK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CL
 class _Frame:
     """What is still to be done to an open directory when it is complete."""
 
-    __slots__ = ("discarded", "fresh", "making", "mode", "mtime_ns", "owner", "replaces", "staged")
+    __slots__ = ("discarded", "fresh", "held", "making", "mode", "mtime_ns", "owner", "replaces", "staged")
 
     def __init__(
         self,
@@ -74,6 +75,8 @@ class _Frame:
         """Who gets what is made in it, and the directory itself if it is fresh."""
         self.replaces = replaces
         self.discarded = False
+        self.held = _CLOSED
+        """What keeps others from taking it for left over, while it is staged."""
         self.making: Making | None = None
         """For files that are made in it at once, if it is fresh."""
 
@@ -93,6 +96,7 @@ class TargetTree:
         replaces: Whether a file in `root_fd`, or the tree that is entered without being adopted, takes the place of
             whatever has its name: it is staged whole, the two change places, and the old one is removed. A copy that
             fails before leaves the old one as it was.
+        clears: Whether to remove what killed copies staged in the directories that this one writes into.
     """
 
     def __init__(
@@ -103,7 +107,9 @@ class TargetTree:
         owner: tuple[int, int] | None = None,
         mirror: Mirror | None = None,
         replaces: bool = False,
+        clears: bool = True,
     ) -> None:
+        self._clears = clears
         self._descent = Descent(root_fd)
         self._label = label
         self._owner = owner
@@ -114,6 +120,8 @@ class TargetTree:
         self._now_ns = time.time_ns()
         self._frames = [_Frame(staged=False, fresh=False, mode=None, mtime_ns=None, owner=owner)]
         self._open_fd = _CLOSED
+        self._held = _CLOSED
+        """As in a frame, for the file that was begun."""
         self._unfinished: bytes | None = None
         self._renames = False
 
@@ -122,7 +130,12 @@ class TargetTree:
         status = os.fstat(self._descent.fd)
         frame.owner = _owner_in(self._owner, status)
         frame.mode = self._make_writable(self._descent.fd, status, narrow_to=None)
+        self._clear_left_over()
         return self
+
+    def _clear_left_over(self) -> None:
+        if self._clears:
+            clear(self._descent.fd, {os.geteuid()} if self._owner is None else {os.geteuid(), self._owner[0]})
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None:
@@ -220,6 +233,8 @@ class TargetTree:
             raise
         finally:
             os.close(level.fd)
+            if frame.held != _CLOSED:
+                os.close(frame.held)
 
     def _make_staged(self, entry: DirectoryEntry, *, replaces: bool = False) -> None:
         for _ in range(_NAME_ATTEMPTS):
@@ -234,11 +249,18 @@ class TargetTree:
 
     def _make(self, entry: DirectoryEntry, name: bytes, *, staged: bool) -> None:
         os.mkdir(name, OWNER_RIGHTS, dir_fd=self._descent.fd)
+        held, fd = _CLOSED, _CLOSED
         try:
             fd = os.open(name, OPEN_DIRECTORY, dir_fd=self._descent.fd)
-        except OSError:
+            if staged:
+                held = hold(fd, name, self._descent.fd)
+        except OSError as error:
+            if fd != _CLOSED:
+                os.close(fd)
             with contextlib.suppress(OSError):  # the first error says more
                 os.rmdir(name, dir_fd=self._descent.fd)
+            if staged and isinstance(error, FileNotFoundError):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from error  # taken for left over
             raise
         status = os.fstat(fd)
         self._descent.push(name, fd, (status.st_dev, status.st_ino), shown=entry.name)
@@ -247,6 +269,7 @@ class TargetTree:
         owner = _owner_in(self._owner, status)
         frame = _Frame(staged=staged, fresh=True, mode=mode, mtime_ns=entry.mtime_ns, owner=owner)
         frame.making = Making(self._now_ns, owner)
+        frame.held = held
         self._frames.append(frame)
 
     def _enter_existing(self, entry: DirectoryEntry, *, adopt: bool) -> None:
@@ -265,6 +288,7 @@ class TargetTree:
         frame = _Frame(staged=False, fresh=False, mode=None, mtime_ns=None, owner=owner)
         self._frames.append(frame)
         frame.mode = self._make_writable(fd, status, narrow_to=entry.mode if adopt else None)
+        self._clear_left_over()
         if adopt:
             frame.mode = entry.mode | (status.st_mode & stat.S_ISGID)
             frame.mtime_ns = entry.mtime_ns
@@ -330,7 +354,15 @@ class TargetTree:
         raise self._names_taken(entry.name)
 
     def _create(self, entry: FileEntry, name: bytes) -> int:
-        self._open_fd = fd = os.open(name, CREATE, entry.mode & 0o600, dir_fd=self._descent.fd)
+        fd = os.open(name, CREATE, entry.mode & 0o600, dir_fd=self._descent.fd)
+        try:
+            self._held = hold(fd, name, self._descent.fd)
+        except BaseException:
+            os.close(fd)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._descent.fd)
+            raise
+        self._open_fd = fd
         self._unfinished = name
         self._renames = True
         return fd
@@ -382,8 +414,14 @@ class TargetTree:
             if self._renames:
                 self._take_name(self._scratch, entry.name)
             self._unfinished = None
+            self._let_go()
         except OSError as error:
             raise failure(error, self.path_of(entry.name), "complete") from error
+
+    def _let_go(self) -> None:
+        if self._held != _CLOSED:
+            held, self._held = self._held, _CLOSED
+            os.close(held)
 
     def link(self, entry: LinkEntry) -> None:
         """Make a symbolic link, replacing what has its name.
@@ -494,14 +532,21 @@ class TargetTree:
             error.add_note(f"could not restore the mode of {printable(self._label)}: {problem}")
         finally:
             self._descent.close()
+            for frame in self._frames:
+                if frame.held != _CLOSED:
+                    os.close(frame.held)
+                    frame.held = _CLOSED
 
     def _discard(self) -> None:
         if self._open_fd != _CLOSED:
             fd, self._open_fd = self._open_fd, _CLOSED
             os.close(fd)
-        if self._unfinished is not None:
-            name, self._unfinished = self._unfinished, None
-            os.unlink(name, dir_fd=self._descent.fd)
+        try:
+            if self._unfinished is not None:
+                name, self._unfinished = self._unfinished, None
+                os.unlink(name, dir_fd=self._descent.fd)
+        finally:
+            self._let_go()
 
     def _remove_staged(self, name: bytes, error: BaseException) -> None:
         try:

@@ -1,7 +1,7 @@
 """An archive over a Unix socket of this side's: one connection of one worker, watched together with its call.
 
 Whichever of the two fails first decides, and the other is ended. The socket stands in a folder that only this user may
-enter, made for one call and gone after it.
+enter, made for one call and gone after it; where this process is killed before, the next one's call removes it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -17,6 +18,8 @@ from typing import Any, Final
 
 from sandport.closing import finished
 from sandport.errors import ProtocolViolation, SandportError, Unavailable
+from sandport.sync.descent import OPEN_DIRECTORY
+from sandport.sync.scratch import clear, hold
 from sandport.transfer.handover import apart
 from sandport.transfer.patience import Patience
 from sandport.transfer.shell import Commands, stalled
@@ -35,6 +38,10 @@ _LOOKS: Final = 8
 """How often, in the time that a stream may stand still, somebody looks whether it does."""
 
 _PIECE_BYTES: Final = 1 << 20
+
+_FOLDER: Final = re.compile(rb"sandport-socket-[a-z0-9_]{8}")
+_FOLDER_TRIES: Final = 8
+"""A new folder is taken for left over only by who looks in the moment before it is locked."""
 
 
 class Line:
@@ -156,7 +163,7 @@ async def receive(
 @contextlib.asynccontextmanager
 async def _meeting() -> AsyncIterator[tuple[str, socket.socket]]:
     """A socket that listens, in a folder of its own."""
-    folder = _short_folder()
+    folder, held = _short_folder()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             name = os.path.join(folder, "s")
@@ -166,17 +173,41 @@ async def _meeting() -> AsyncIterator[tuple[str, socket.socket]]:
             yield name, listener
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
 
 
-def _short_folder() -> str:
-    """A folder for this user alone whose path leaves room for a socket's name."""
-    for where in (None, "/tmp"):
-        folder = tempfile.mkdtemp(prefix="sandport-", dir=where)
-        with contextlib.suppress(UnicodeEncodeError):  # a folder with other bytes cannot be named to a worker
-            if len(folder.encode()) + 2 <= SOCKET_PATH_BYTES:
-                return folder
-        os.rmdir(folder)
+def _short_folder() -> tuple[str, int]:
+    """A folder for this user alone whose path leaves room for a socket's name, and what holds it until it is closed."""
+    for where in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
+        folder = os.path.join(where, "sandport-socket-01234567")
+        try:
+            if len(folder.encode()) + 2 > SOCKET_PATH_BYTES:
+                continue
+        except UnicodeEncodeError:
+            continue  # a folder with other bytes cannot be named to a worker
+        _clear_left_over(where)
+        for _ in range(_FOLDER_TRIES):
+            folder = tempfile.mkdtemp(prefix="sandport-socket-", dir=where)
+            try:
+                fd = os.open(folder, OPEN_DIRECTORY)
+                try:
+                    return folder, hold(fd, os.fsencode(folder), None)
+                finally:
+                    os.close(fd)
+            except (FileExistsError, FileNotFoundError):
+                with contextlib.suppress(FileNotFoundError):
+                    os.rmdir(folder)  # another host took it for left over
     raise Unavailable("no temporary folder has a path short enough for a socket; set TMPDIR to /tmp", dispatched="no")
+
+
+def _clear_left_over(where: str) -> None:
+    """Remove the folders of hosts that were killed before a worker came to their sockets."""
+    with contextlib.suppress(OSError):  # what cannot be opened is no place to clear
+        fd = os.open(where, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            clear(fd, {os.geteuid()}, form=_FOLDER)
+        finally:
+            os.close(fd)
 
 
 class _Exchange:

@@ -107,7 +107,8 @@ def write_below(
     owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 and status.st_uid else None
     parent_fd = open_parents(root_fd, names[:-1], owner=owner)
     try:
-        with TargetTree(parent_fd, label=b"/".join(names[:-1]), owner=owner) as tree:
+        # A write is to cost what it writes, and not what else is in the directory.
+        with TargetTree(parent_fd, label=b"/".join(names[:-1]), owner=owner, clears=False) as tree:
             view = memoryview(data).cast("B")
             entry = FileEntry(names[-1], mode, len(view), time.time_ns())
             fd = tree.stage(entry)

@@ -12,11 +12,12 @@ from sandport.sync.errors import PathOutsideRootError, TargetBusyError, printabl
 from sandport.sync.ledger import Ledger
 from sandport.sync.mirror import KnownPaths
 from sandport.sync.result import SyncResult
+from sandport.sync.scratch import scratch_name
 from sandport.sync.selection import Selection
 from sandport.sync.target import in_the_way
 from sandport.transfer import script
 from sandport.transfer.name_lists import NameLists
-from sandport.transfer.shell import Shell, new_scratch
+from sandport.transfer.shell import Shell
 from sandport.transfer.told import failure_of, told_by
 
 __all__ = ["Deletion", "Obstacles", "list_far"]
@@ -47,7 +48,7 @@ async def list_far(shell: Shell, names: list[bytes], *, delete: bool) -> Listing
         TargetBusyError: It, or something on the way to it, is no directory.
         SyncError: It cannot be listed, or is too large to be.
     """
-    scratch = new_scratch()
+    scratch = scratch_name()
     path = b"/".join(names) or b"."
     lists = NameLists(_LISTS, path)
 

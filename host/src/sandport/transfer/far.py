@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 from sandport.numbers import Timing
 from sandport.sync.errors import SyncError
 from sandport.sync.result import SyncResult
+from sandport.sync.scratch import scratch_name
 from sandport.sync.tar_format import Dialect
 from sandport.sync.tar_write import Sink
 from sandport.transfer import script
 from sandport.transfer.contents import past_ceiling, target_names
 from sandport.transfer.patience import Patience
-from sandport.transfer.shell import Commands, Shell, new_scratch
+from sandport.transfer.shell import Commands, Shell
 from sandport.transfer.told import failure_of, told_by
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class Far:
 
     async def read_bytes(self, path: bytes, *, max_bytes: int) -> bytes:
         """`Sandbox.read_bytes`."""
-        scratch = new_scratch()
+        scratch = scratch_name()
         content = bytearray()
 
         def take(stream: str, data: bytes) -> None:
@@ -164,7 +165,7 @@ class Far:
         names = target_names(path)
         view = memoryview(data).cast("B")
         if len(view) <= min(_INLINE_BYTES, await self.shell.piece_bytes()):
-            scratch = new_scratch()
+            scratch = scratch_name()
             async with tidied(self, scratch, names):
                 await self.shell.ask(
                     script.write_file(scratch, names, mode=mode, size_bytes=len(view)), scratch, path, stdin=bytes(view)

@@ -28,13 +28,14 @@ from sandport.sync.mirror import KnownPaths
 from sandport.sync.pack import pack_file, pack_tree
 from sandport.sync.paths import split_destination
 from sandport.sync.result import SyncResult
+from sandport.sync.scratch import scratch_name
 from sandport.sync.selection import Selection
 from sandport.sync.tar_format import Dialect
 from sandport.sync.tar_write import Sink, TarWriter
 from sandport.transfer import by_socket, script
 from sandport.transfer.deletion import Deletion, Listing, Obstacles, list_far
 from sandport.transfer.handover import Handover, apart
-from sandport.transfer.shell import Shell, new_scratch, unreachable
+from sandport.transfer.shell import Shell, unreachable
 from sandport.transfer.told import failure_of, of_worker, told_by
 from sandport.transfer.tree_archive import TREE, Survey, TreeArchive
 
@@ -216,7 +217,7 @@ class _Plan:
         source, shell, names = self._source, self._far.shell, self._staging.names
         listing: Listing | None = None
         if not source.is_tree:
-            scratch = new_scratch()
+            scratch = scratch_name()
             base = os.path.basename(source.path)
             text = script.look_at_file(scratch, names, base=base, inside=self._base_inside, replace=self._replace)
             await shell.ask(text, scratch, self._staging.shown)
@@ -257,7 +258,7 @@ async def _deliver_source(
 async def _by_socket(
     far: Far, staging: Staging, source: _Source, inner: Dialect, tell: OnProgress | None
 ) -> SyncResult:
-    scratch = new_scratch()
+    scratch = scratch_name()
     stop = threading.Event()
     meter = Meter(stop.is_set, tell)
     results: list[SyncResult] = []
@@ -304,7 +305,7 @@ async def deliver(far: Far, staging: Staging, write: Callable[[Sink], SyncResult
 
     Cancel: both sides are ended and tidied up.
     """
-    scratch = new_scratch()
+    scratch = scratch_name()
     handover = Handover()
 
     def work() -> SyncResult:

@@ -26,12 +26,13 @@ from sandport.sync.mirror import KnownPaths, Mirror
 from sandport.sync.protection import Protection
 from sandport.sync.rehearsal import RehearsalTree
 from sandport.sync.result import SyncProgress, SyncResult
+from sandport.sync.scratch import scratch_name
 from sandport.sync.selection import Selection
 from sandport.sync.spool import Spool
 from sandport.sync.target import TargetTree
 from sandport.sync.unpack import inspect, unpack, unpack_file
 from sandport.transfer import by_socket, script
-from sandport.transfer.shell import new_scratch, stalled, unreachable
+from sandport.transfer.shell import stalled, unreachable
 from sandport.transfer.tar_words import notices_in
 from sandport.transfer.told import failure_of, of_worker, told_by
 
@@ -183,7 +184,7 @@ def _checked_name(name: bytes) -> bytes:
 
 async def _by_socket(far: Far, source: bytes, intake: _Intake, account: Account, *, delete: bool) -> bool:
     """Have it through a socket; False where the worker cannot reach one, and nothing has come."""
-    scratch = new_scratch()
+    scratch = scratch_name()
     said = await far.shell.ask(script.find_source(scratch, source), scratch, source)
     size = intake.head(said)
     if size is None:
@@ -209,7 +210,7 @@ async def _by_socket(far: Far, source: bytes, intake: _Intake, account: Account,
 
 async def _by_command(far: Far, source: bytes, intake: _Intake, account: Account) -> None:
     """Have it through a command's output."""
-    scratch = new_scratch()
+    scratch = scratch_name()
     head: bytearray | None = bytearray()
     batch: list[bytes] = []
     batched = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -15,7 +14,6 @@ from sandport.command import Argument
 from sandport.errors import CommandNotFound, PathNotFound, ProcessNotFound, Unavailable
 from sandport.outcome import Outcome
 from sandport.process import Process
-from sandport.sync.entries import RESERVED_PREFIX
 from sandport.sync.errors import SyncError
 from sandport.transfer.patience import Patience
 from sandport.transfer.told import STDERR_BYTES, failure_of, told_by
@@ -25,7 +23,7 @@ from sandport_protocol.methods import METHODS
 from sandport_protocol.octets import unpack
 from sandport_protocol.v1 import LeaseResult, StreamName, WriteProcessParams, WriteProcessResult
 
-__all__ = ["Commands", "OnOutput", "Shell", "new_scratch", "stalled", "unreachable"]
+__all__ = ["Commands", "OnOutput", "Shell", "stalled", "unreachable"]
 
 OnOutput = Callable[[StreamName, bytes], Awaitable[None] | None]
 
@@ -61,11 +59,6 @@ class Commands(Protocol):
 
     async def call(self, method: str, params: Struct, result: type[Any], *, deadline_s: float | None) -> Any:
         """One call in the name of the sandbox."""
-
-
-def new_scratch() -> bytes:
-    """A name in the sandbox that nobody else has."""
-    return RESERVED_PREFIX + os.urandom(8).hex().encode("ascii")
 
 
 class Shell:
