@@ -1,5 +1,6 @@
 """What runs in a sandbox ends with its worker, with the sandbox, and with the guard: whatever it is, and however."""
 
+import asyncio
 import os
 import signal
 import time
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from providers.fake.tests.leases import Leases
 from providers.fake.tests.worker import Worker, alive
 from sandport_provider_fake.testing import WITHIN_S, Fake
+from sandport_sdk.v1 import errors
 
 # Leaves its session, its parent and its environment; the number of the process is in the file `escaped`.
 ESCAPES = """
@@ -92,6 +95,58 @@ def test_a_killed_guard_loses_the_command_and_leaves_nothing_of_it(fake: Fake) -
         assert worker.answer(running)["error"]["data"]["condition"] == "SandboxLost"
         until(lambda: not alive(pid), "the command outlives its guard")
         assert worker.call("execute", sandboxId=sandbox_id, argv=["true"])["exitCode"] == 0
+        assert worker.destroy(sandbox_id) == "destroyed"
+
+
+def test_a_command_that_stops_its_guard_is_ended_all_the_same(fake: Fake) -> None:
+    with Worker(fake) as worker:
+        sandbox_id = worker.acquire()
+        named = {"sandboxId": sandbox_id, "processId": "p"}
+        stops = "until [ -e go ]; do sleep 0.01; done; kill -STOP $PPID; sleep 600"
+        worker.call("startProcess", shell=stops, timeoutMs=1000, **named)
+        (fake.files(sandbox_id) / "go").touch()
+        assert worker.call("waitProcess", **named)["ended"] == "timedOut"
+        (guard,) = guards_of(fake, sandbox_id)
+        os.kill(guard, signal.SIGSTOP)
+        asked = worker.begin("execute", sandboxId=sandbox_id, argv=["true"])
+        assert worker.call("ping") == {"open": [asked]}
+        worker.send({"jsonrpc": "2.0", "method": "cancel", "params": {"id": asked}})
+        assert worker.answer(asked)["error"]["data"]["condition"] == "Cancelled"
+        assert worker.destroy(sandbox_id) == "destroyed"
+
+
+@pytest.mark.slow
+def test_other_sandboxes_are_served_while_what_a_killed_guard_left_is_ended(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandport_provider_fake.guard.PAUSE_S", 5.0)  # before what was killed is looked for again
+
+    async def tell() -> None:
+        async with Leases(fake) as host:
+            killed, other = await host.acquire(), await host.acquire()
+            await host.execute(other, "true")
+            running = host.run(killed, "echo $$ >up.new; mv up.new up; exec sleep 600")
+            await host.execute(killed, "until [ -e up ]; do sleep 0.01; done")
+            pid = int((fake.files(killed) / "up").read_text())
+            (guard,) = guards_of(fake, killed)
+            os.kill(guard, signal.SIGKILL)
+            await asyncio.to_thread(until, lambda: not alive(pid), "nothing ends what it left")
+            assert (await host.execute(other, "true")).exit_code == 0
+            assert not running.ended, "it is still at it"
+            with pytest.raises(errors.SandboxLost):
+                await running.result()
+            assert [await host.destroy(one) for one in (killed, other)] == ["destroyed", "destroyed"]
+
+    asyncio.run(tell())
+
+
+def test_a_sandbox_ends_though_a_call_of_a_command_that_has_ended_hangs(fake: Fake) -> None:
+    fake.order("execute.started", "hang")
+    with Worker(fake) as worker:
+        sandbox_id = worker.acquire()
+        worker.begin("execute", sandboxId=sandbox_id, shell="echo $$ >over")
+        pid = pid_in(fake.files(sandbox_id) / "over")
+        until(lambda: not alive(pid) and fake.journal("fault") != [], "the command does not end")
         assert worker.destroy(sandbox_id) == "destroyed"
 
 

@@ -83,6 +83,7 @@ class Sandbox:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
+            starter.resume()
             await starting
             # It runs by now, for nobody.
             command.begin_reading()
@@ -109,6 +110,7 @@ class Sandbox:
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
+            starter.resume()
             program = await starting
             await program.signal(signal.SIGKILL)
             await asyncio.shield(program.status)
@@ -120,9 +122,9 @@ class Sandbox:
         Raises:
             WireError: The machine does not let us.
         """
-        if self._starter is None or self._starter.over.done():
-            starter = Starter(self._vendor.guards(self.record.sandbox_id))
+        if self._starter is None or self._starter.is_ending:
             try:
+                starter = Starter(self._vendor.guards(self.record.sandbox_id))
                 starter.begin(self._vendor.record_path(self.record.sandbox_id))
             except OSError as error:
                 self._starter = None
@@ -156,7 +158,10 @@ class Sandbox:
         await self._let_go()
 
     async def _let_go(self) -> None:
-        await asyncio.gather(*(command.over for command in self._commands if command.is_running))
+        running = [command for command in self._commands if command.is_running]
+        for command in running:
+            command.begin_reading()  # where an ordered fault keeps its call from it: nobody waits for that
+        await asyncio.gather(*(command.over for command in running))
         for command in self._commands:
             command.close()
         self._commands.clear()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from sandport_sdk.v1 import errors
 
 from . import guard
-from .errors import start_failed
+from .errors import sandbox_failed, start_failed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,6 +55,7 @@ class Program:
         """Signal its group; False where it has ended."""
         if self.status.done():
             return False
+        self._starter.resume()
         await self._starter.tell({"signal": self.number, "with": number})
         return True
 
@@ -72,6 +73,7 @@ class Starter:
         self._why = "killed"
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pid = -1
+        self._ending: asyncio.Task[None] | None = None
         self._theirs: socket.socket | None = theirs
 
     def begin(self, record: Path) -> None:
@@ -106,6 +108,11 @@ class Starter:
                 raise
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._on_message)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it is no more, or almost: it starts nothing."""
+        return self._ending is not None
 
     @property
     def marks(self) -> dict[bytes, bytes]:
@@ -146,29 +153,43 @@ class Starter:
         return program
 
     async def tell(self, message: Mapping[str, object], fds: Sequence[int] = ()) -> None:
-        """Say something to the guard; nothing where it has ended."""
+        """Say something to the guard; nothing where it has ended.
+
+        Raises:
+            QuotaExceeded: The machine passes no more descriptors on now.
+            SandboxLost: It has ended, and was to get descriptors.
+        """
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
-        while not self.over.done():
+        while not self.is_ending:
             try:
                 self._socket.sendmsg([json.dumps(message).encode()], rights)
                 return
             except BlockingIOError:
                 await asyncio.sleep(POLL_S)
-            except OSError:
+            except OSError as error:
+                if fds and not isinstance(error, ConnectionError):
+                    raise sandbox_failed(error, dispatched="no") from error
                 self._end()
         if fds:
             raise errors.SandboxLost("the sandbox ended before the command was started", dispatched="no")
 
     async def end(self) -> None:
         """End everything that runs in the sandbox for this worker, and the guard."""
+        self.resume()
         await self.tell({"end": True})
-        await self.over
+        await asyncio.shield(self.over)
 
     async def leave(self) -> None:
         """End it as the end of this worker would: what ran is lost."""
-        if not self.over.done():
+        if not self.is_ending:
+            self.resume()
             self._socket.shutdown(socket.SHUT_WR)
-        await self.over
+        await asyncio.shield(self.over)
+
+    def resume(self) -> None:
+        """Let the guard go on: a command may have stopped it, and it would not hear what ends that command."""
+        if self._pid > 0 and not self.is_ending:  # Until then it is not reaped, and the number its own.
+            os.kill(self._pid, signal.SIGCONT)
 
     def _on_message(self) -> None:
         try:
@@ -202,16 +223,21 @@ class Starter:
         self._programs.clear()
 
     def _end(self) -> None:
-        if self.over.done():
-            return
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
-        self._give_up()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)  # its end of the socket is closed: it is as good as gone
-        if self._why == "killed":
-            sweep(GUARD_MARK, f"{self._folder.name}.{self._pid}")
-        self.over.set_result(self._why)
+        if self._ending is None:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._ending = self._loop.create_task(self._clear_up())
+
+    async def _clear_up(self) -> None:
+        """Wait for the guard and, where it was killed, for what it left; others are served meanwhile."""
+        try:
+            with contextlib.suppress(ChildProcessError):
+                await asyncio.to_thread(os.waitpid, self._pid, 0)
+            if self._why == "killed":
+                await asyncio.to_thread(sweep, GUARD_MARK, f"{self._folder.name}.{self._pid}")
+        finally:
+            self._give_up()
+            _set(self.over, self._why)
 
 
 def _program() -> str:
@@ -262,7 +288,7 @@ async def end_guards(folder: Path) -> None:
             raise errors.Unavailable(f"what runs in the sandbox does not end: guards {_names(found)}", dispatched="yes")
         await asyncio.sleep(POLL_S)
     if killed:
-        sweep(MARK, folder.name)
+        await asyncio.to_thread(sweep, MARK, folder.name)
 
 
 async def look_for_losses(folder: Path) -> bool:
@@ -272,17 +298,19 @@ async def look_for_losses(folder: Path) -> bool:
         if asyncio.get_running_loop().time() > deadline:
             raise errors.Unavailable(f"what ran in the sandbox does not end: guards {_names(orphaned)}")
         await asyncio.sleep(POLL_S)
-    for path, fd in _guards(folder).items():
-        if fd is not None:
-            sweep(GUARD_MARK, f"{folder.name}.{path.name}")
-            os.close(fd)
+    with contextlib.ExitStack() as locks:
+        dead = {path: fd for path, fd in _guards(folder).items() if fd is not None}
+        for fd in dead.values():
+            locks.callback(os.close, fd)
+        for path in dead:
+            await asyncio.to_thread(sweep, GUARD_MARK, f"{folder.name}.{path.name}")
             (folder / guard.LOST).touch(mode=0o600)
             path.unlink(missing_ok=True)
     return (folder / guard.LOST).exists()
 
 
 def sweep(name: str, value: str) -> None:
-    """Kill what a killed guard has left, found by its environment; blocks for some milliseconds."""
+    """Kill what a killed guard has left, found by its environment; blocks, mostly for some milliseconds."""
     mark = f"{name}={value}".encode()
     deadline = time.monotonic() + SWEEP_S
     while time.monotonic() < deadline and (found := [pid for pid in _pids() if mark in _environment(pid)]):
