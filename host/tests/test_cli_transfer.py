@@ -1,10 +1,11 @@
 """--in LOCAL[:REMOTE] and --out REMOTE[:LOCAL]: what goes where."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from sandport.cli.transfer import into_sandbox, out_of_sandbox
+from sandport.cli.transfer import into_sandbox, out_of_sandbox, outside
 from sandport.errors import UsageError
 
 
@@ -50,7 +51,9 @@ def test_a_link_to_a_folder_counts_as_the_folder(here: Path) -> None:
     assert into_sandbox("link").remote == "."
 
 
-@pytest.mark.parametrize("value", ["", ":", ":x", "file:", "gone", "gone:x", "x:y"])
+@pytest.mark.parametrize(
+    "value", ["", ":", ":x", "file:", "gone", "gone:x", "x:y", "file:../x", "file:../../x", "file:.."]
+)
 @pytest.mark.usefixtures("here")
 def test_an_in_that_cannot_be_done_is_refused_by_name(value: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -82,8 +85,35 @@ def test_out_without_a_target_keeps_its_name(value: str, remote: str, local: str
     assert (transfer.remote, transfer.local) == (remote, local)
 
 
-@pytest.mark.parametrize("value", ["", ":", ":x", "report:", ".."])
+@pytest.mark.parametrize(
+    "value",
+    ["", ":", ":x", "report:", "..", "../x", "../x:x", "x:file/x", "x:file/", "x/:file", ".:file", "x:file/a/b"],
+)
+@pytest.mark.usefixtures("here")
 def test_an_out_that_cannot_be_done_is_refused_by_name(value: str) -> None:
     with pytest.raises(UsageError) as caught:
         out_of_sandbox(value)
     assert str(caught.value).startswith(f"--out {value}: ")
+
+
+@pytest.mark.parametrize("value", ["x:gone/deep/x", "x:tree", "x:file", "x:.", "a/../../x:y"])
+@pytest.mark.usefixtures("here")
+def test_an_out_that_may_be_done_is_not_refused(value: str) -> None:
+    assert out_of_sandbox(value).option == f"--out {value}"
+
+
+@pytest.mark.parametrize(
+    ("remote", "refused"),
+    [("x", False), ("/sandbox", False), ("/sandbox/x", False), ("/sandboxes", True), ("/tmp/x", True), ("/", True)],
+)
+def test_a_whole_path_has_to_be_below_the_working_directory(remote: str, *, refused: bool) -> None:
+    assert (outside(remote, "/sandbox") is not None) is refused
+
+
+def test_an_out_to_where_nothing_can_be_written_is_refused_before_anything_is_started(here: Path) -> None:
+    (here / "closed").mkdir(0o500)
+    if os.access(here / "closed", os.W_OK):  # as root
+        assert out_of_sandbox("x:closed/y").local == "closed/y"
+    else:
+        with pytest.raises(UsageError, match="^--out x:closed/y: 'closed' cannot be written to"):
+            out_of_sandbox("x:closed/y")

@@ -53,6 +53,16 @@ def test_files_go_in_and_come_out(sandport: Command) -> None:
     assert [moved["direction"] for moved in done.object["moved"]] == ["in", "out"]
 
 
+def test_a_copy_that_cannot_be_made_is_named_and_nothing_runs(sandport: Command) -> None:
+    assert sandport("exec", "box", "--", "touch", "busy").code == 0
+    (sandport.cwd / "tree").mkdir()
+    for option, value in (("--in", "tree:busy"), ("--in", "tree:/elsewhere"), ("--out", "/elsewhere/x")):
+        done = sandport("exec", "box", option, value, "--", "touch", "ran")
+        assert done.code == 125
+        assert f"sandport: {option} {value}: " in done.err
+    assert sandport("exec", "box", "--", "test", "-e", "ran").code == 1
+
+
 @pytest.mark.parametrize("size", [5, 3_000_000])
 def test_input_arrives_whole(sandport: Command, size: int) -> None:
     data = bytes(range(256)) * (size // 256 + 1)

@@ -19,9 +19,11 @@ from .application import Settings
 from .failures import failure_of
 from .messages import say, write
 from .report import Ids, Report
-from .transfer import Manner, Transfer, into_sandbox, out_of_sandbox, patterns
+from .transfer import Manner, Transfer, into_sandbox, out_of_sandbox, outside, patterns
 
 DEFAULT_PROVIDER = "local"
+LOCAL_WORKING_DIRECTORY = "/sandbox"
+"""Of an isolated sandbox of the default provider; without isolation it is one that nobody can know before."""
 DEFAULT_TTL_S = 3600.0
 TERMINAL_TTL_S = 8 * 3600.0
 """A person may well be longer at it than the hour that a command gets; the sandbox ends with the command anyway."""
@@ -191,10 +193,15 @@ def plan_of_new(wish: NewWish, configuration: Configuration) -> Plan:
         keep=wish.keep,
         name=None if wish.name is None else _name(wish.name),
     )
+    task = task_of(wish, timeout_s)
+    if provider == DEFAULT_PROVIDER:
+        for transfer in (*task.into, *task.out):
+            if (why := outside(transfer.remote, LOCAL_WORKING_DIRECTORY)) is not None:
+                raise UsageError(f"{transfer.option}: {why}")
     return Plan(
         configuration=configuration,
         lease=lease,
-        task=task_of(wish, timeout_s),
+        task=task,
         ids=Ids(provider=provider, environment=wish.environment),
     )
 

@@ -67,12 +67,13 @@ def transfer_in(local: str, remote: str | None, option: str, manner: Manner, *, 
     """A copy into the sandbox, under the source's own name where no other is given.
 
     Raises:
-        UsageError: There is no such file; the message begins with `option` and ends with `hint`.
+        UsageError: There is no such file, or its target is outside of the sandbox; the message begins with `option`.
     """
     if not os.path.exists(local):
         raise UsageError(f"{option}: there is no {local!r} here{hint}")
     if remote is None:
         remote = "." if os.path.isdir(local) else os.path.basename(local)
+    _check_remote(remote, option)
     return Transfer(local=local, remote=remote, option=option, manner=manner)
 
 
@@ -91,13 +92,65 @@ def transfer_out(remote: str, local: str | None, option: str, manner: Manner, *,
     """A copy out of the sandbox, under the source's own name where no other is given.
 
     Raises:
-        UsageError: It has no name of its own.
+        UsageError: It has no name of its own, is outside of the sandbox, or cannot be written here.
     """
     if local is None:
         local = os.path.basename(os.path.normpath(remote))
         if local == "..":
             raise UsageError(f"{option}: say where to put it, as in {example}")
+    _check_remote(remote, option)
+    if not manner.dry_run:
+        _check_target(local, option, holds=remote.endswith("/") or remote == os.curdir)
     return Transfer(local=local, remote=remote, option=option, manner=manner)
+
+
+def outside(remote: str, working_directory: str) -> str | None:
+    """Why a path is none of a sandbox's files that can be copied; None where it is one.
+
+    Args:
+        remote: As it was given.
+        working_directory: The sandbox's.
+    """
+    top = working_directory.rstrip("/")
+    if not remote.startswith("/") or remote == top or remote.startswith(top + "/"):
+        return None
+    return (
+        f"{remote!r} is not below the sandbox's working directory {working_directory!r}, and only files below it are "
+        "copied; write it without the slash that it begins with, for a path below it"
+    )
+
+
+def _check_remote(remote: str, option: str) -> None:
+    # What a link leads to is not known here: behind a first name '..' may well stay inside.
+    if remote.split("/", 1)[0] == "..":
+        raise UsageError(
+            f"{option}: {remote!r} is above the sandbox's working directory; only files below it are copied"
+        )
+
+
+def _check_target(local: str, option: str, *, holds: bool) -> None:
+    """Refuse a target that cannot be written, as far as that is to be seen before.
+
+    Args:
+        local: The target.
+        option: What names it.
+        holds: Whether it is certain that a folder comes.
+    """
+    if os.path.lexists(local):
+        if os.path.isdir(local):
+            place = local
+        elif holds or local.endswith("/"):
+            raise UsageError(f"{option}: {local!r} is a file here, and a folder comes; name another target")
+        else:
+            place = os.path.dirname(local) or os.curdir
+    else:
+        place = local.rstrip("/")
+        while not os.path.lexists(place):
+            place = os.path.dirname(place) or os.curdir
+    if not os.path.isdir(place):
+        raise UsageError(f"{option}: {place!r} is no folder, so that nothing can be put into it; name another target")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UsageError(f"{option}: {place!r} cannot be written to; change its rights, or name another target")
 
 
 def patterns(values: Sequence[str]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from .report import Phase
 from .screen import Screen
 from .status import human_bytes
 from .streams import Inlet, outlets
-from .transfer import Transfer
+from .transfer import Transfer, outside
 
 _MANY_FILES = 5_000
 """Past so many files a smaller selection is worth a thought."""
@@ -56,11 +56,20 @@ class Work:
         """Do all of it.
 
         Raises:
-            SandportError: What came before the copies out failed.
+            SandportError: The command failed to run.
             OutputFailed: Nobody takes the program's output.
         """
+        top = os.fsdecode(sandbox.working_directory)
+        for transfer in (*self._task.into, *self._task.out):
+            if (why := outside(transfer.remote, top)) is not None:
+                self._narrator.failed(UsageError(why), of=transfer)
+                return
         for transfer in self._task.into:
-            await self._copy_in(sandbox, transfer)
+            try:
+                await self._copy_in(sandbox, transfer)
+            except SandportError as error:
+                self._narrator.failed(error, of=transfer)
+                return
         if self._task.command:
             await self._run(sandbox)
         for transfer in self._task.out:
