@@ -46,7 +46,14 @@ def entry(number: int) -> ListedLease:
 async def ask(paged: Paged, *, sandbox_id: str | None = None, list_s: float = 300.0) -> list[ListedLease]:
     timing = Timing(list_s=list_s)
     return await listed(
-        "p", paged, config=Raw(b"{}"), secrets={}, sandbox_id=sandbox_id, limits=RateLimits(), timing=timing
+        "p",
+        paged,
+        config=Raw(b"{}"),
+        secrets={},
+        tenant=None,
+        sandbox_id=sandbox_id,
+        limits=RateLimits(),
+        timing=timing,
     )
 
 

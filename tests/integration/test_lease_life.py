@@ -180,6 +180,19 @@ async def test_a_throttled_command_is_not_run_again_and_the_next_one_waits_for_i
         assert len(vendor.fake.journal("execute")) == 1
 
 
+async def test_a_throttle_of_one_tenant_holds_back_no_other(vendor: Vendor) -> None:
+    vendor.fake.order("acquire.before", "throttle", retry_after_ms=3_600_000, times=1)
+    async with vendor.host() as host:
+        for _ in range(2):
+            with pytest.raises(RateLimited):
+                async with host.lease("env", tenant="a"):
+                    pytest.fail("there is a lease")
+        for tenant in ("b", None):
+            async with host.lease("env", tenant=tenant):
+                pass
+    vendor.fake.assert_nothing_left()
+
+
 async def test_a_throttle_that_outlasts_the_patience_is_told(vendor: Vendor) -> None:
     vendor.fake.order("acquire.before", "throttle", retry_after_ms=3_600_000)
     async with vendor.host() as host:

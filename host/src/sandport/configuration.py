@@ -78,7 +78,8 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     isolation: Literal["tenant", "shared"] = "tenant"
     """Whether each tenant gets a worker of its own."""
     creates_at_once: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """How many sandboxes are created side by side with one credential; by default its vendor teaches that."""
+    """How many sandboxes are created side by side for one tenant, or for all that is leased without one; by default the
+    vendor teaches that. Tenants that share an account each get so many."""
     limits: Limits = Limits()
     """The wire's limits for this provider, by the names in `sandport_protocol.limits`."""
 

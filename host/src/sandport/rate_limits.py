@@ -1,8 +1,9 @@
 """Holding back where a vendor says that it is asked too much: one gate for each credential.
 
-Limits are a credential's and not a worker's: workers come and go, and tenants may share an account. RateLimited pauses
-every call of its credential; Overloaded, or QuotaExceeded with a time to come back, also teaches how many creates go at
-once. Who waits is let go in the order of arrival, a little apart, and never past its own deadline.
+Limits are a credential's and not a worker's: workers come and go. What counts as one credential is in `key_of`: the
+provider, the tenant, and the secrets of a lease. RateLimited pauses every call of its credential; Overloaded, or
+QuotaExceeded with a time to come back, also teaches how many creates go at once. Who waits is let go in the order of
+arrival, a little apart, and never past its own deadline.
 
 `Gate` is the whole of it without a loop or a clock; `RateLimits` gives it both.
 """
@@ -14,7 +15,7 @@ import hashlib
 import heapq
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -26,18 +27,21 @@ from .numbers import RateLimit
 _T = TypeVar("_T")
 
 
-def key_of(provider: str, secrets: Mapping[str, str], account: Mapping[str, Any] | None = None) -> str:
-    """The key of a credential; equal for two leases exactly if the vendor counts them together, as far as is known.
+def key_of(provider: str, tenant: str | None, secrets: Mapping[str, str]) -> str:
+    """The key of a credential: one for each provider and tenant, and each set of secrets that a lease brings itself.
+
+    That is as near as the host comes to what a vendor counts together. A worker has its credential from its environment
+    or its config, where nobody else can tell it from the rest: tenants who share an account are counted apart, and of
+    one tenant two environments with two accounts together.
 
     It is made of secrets: keep it in memory, and out of logs and stores.
 
     Args:
         provider: The provider's name.
+        tenant: Whose lease it is; None is one of its own.
         secrets: Secrets by name, as they are sent to it.
-        account: The part of its config that says whose account is meant, such as an organisation or an endpoint.
     """
-    members = [provider, dict(sorted(secrets.items())), dict(sorted((account or {}).items()))]
-    return hashlib.sha256(codec.encode(members)).hexdigest()
+    return hashlib.sha256(codec.encode([provider, tenant, dict(sorted(secrets.items()))])).hexdigest()
 
 
 class Ticket:

@@ -57,6 +57,7 @@ class Attachment:
         handle: The provider's name for it.
         config: The provider's config, as at the create.
         secrets: Likewise.
+        tenant: Whose it is.
         workers: Where its worker comes from.
         worker: The one that knows it already, if one does.
         limits: What holds back the calls of a credential whose vendor says so.
@@ -76,6 +77,7 @@ class Attachment:
         *,
         config: Raw,
         secrets: dict[str, str],
+        tenant: str | None,
         workers: Workers,
         worker: Worker | None = None,
         limits: RateLimits,
@@ -85,7 +87,7 @@ class Attachment:
     ) -> None:
         self.id = sandbox_id
         # Once, and not for each command: it is a digest of the secrets.
-        self._credential = key_of(provider, secrets)
+        self._credential = key_of(provider, tenant, secrets)
         self.handle = handle
         self.keep = keep
         self._keep_told = keep is None

@@ -138,7 +138,7 @@ class Book:
             asked += 1
             return await self._acquire(request if asked == 1 else asked_again(request), workers)
 
-        key = key_of(request.provider, request.secrets)
+        key = key_of(request.provider, request.tenant, request.secrets)
         patience_s = self._timing.acquire_s
         return await self.limits.call(key, attempt, deadline_s=patience_s, creates=True, at_most=at_once)
 
@@ -262,6 +262,7 @@ class Book:
                 workers,
                 config=request.config,
                 secrets=request.secrets,
+                tenant=request.tenant,
                 sandbox_id=request.sandbox_id,
                 limits=self.limits,
                 timing=self._timing,
@@ -287,6 +288,7 @@ class Book:
             handle,
             config=request.config,
             secrets=request.secrets,
+            tenant=request.tenant,
             workers=workers,
             worker=worker,
             keep=keep,

@@ -26,6 +26,7 @@ async def listed(
     *,
     config: Raw,
     secrets: dict[str, str],
+    tenant: str | None,
     sandbox_id: str | None = None,
     limits: RateLimits,
     timing: Timing,
@@ -41,7 +42,7 @@ async def listed(
     cursor: str | None = None
     seen: set[bytes] = set()
     entries = 0
-    key = key_of(provider, secrets)
+    key = key_of(provider, tenant, secrets)
     loop = asyncio.get_running_loop()
     end = loop.time() + timing.list_s
 

@@ -83,6 +83,7 @@ async def find_unknown(
                 workers,
                 config=Raw(account.config),
                 secrets=dict(account.secrets),
+                tenant=account.tenant,
                 limits=limits,
                 timing=timing,
             )
@@ -114,6 +115,7 @@ async def end_unknown(
         one.handle,
         config=Raw(account.config),
         secrets=dict(account.secrets),
+        tenant=account.tenant,
         workers=workers_of(account.provider, account.tenant),
         limits=limits,
         timing=timing,
