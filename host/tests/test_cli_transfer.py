@@ -115,5 +115,5 @@ def test_an_out_to_where_nothing_can_be_written_is_refused_before_anything_is_st
     if os.access(here / "closed", os.W_OK):  # as root
         assert out_of_sandbox("x:closed/y").local == "closed/y"
     else:
-        with pytest.raises(UsageError, match="^--out x:closed/y: 'closed' cannot be written to"):
+        with pytest.raises(UsageError, match=r"^--out x:closed/y: 'closed' cannot be written to"):
             out_of_sandbox("x:closed/y")
