@@ -95,6 +95,34 @@ def test_a_folder_that_takes_no_file_costs_the_file_and_nothing_else(tmp_path: P
     assert file.place() == ""
 
 
+def test_a_record_after_the_pause_is_written_again_and_the_host_is_told_once(tmp_path: Path) -> None:
+    """One write to a full disk turned the log of a provider off for as long as its host lived."""
+    told: list[str] = []
+    log = Log(lambda level, event, fields: told.append(f"{level} {event}"), threshold="info")
+    patient = LogFile(tmp_path, "patient")
+    file = LogFile(tmp_path, "local", log=log, retry_s=0.0)
+    for round_ in range(2):
+        (tmp_path / "logs").write_text("in the way")
+        for one in (file, patient):
+            one("info", "lost", {})
+            one.close()
+        assert file.place() == ""
+        (tmp_path / "logs").unlink()
+        file("info", f"again {round_}", {})
+        patient("info", "in the pause", {})
+        assert file.failed is None
+        assert patient.failed is not None
+        assert file.place() == str(file.path)
+        assert [line.rpartition(" ")[2] for line in lines_of(file.path)] == [str(round_)]
+        file.close()
+        file.path.unlink()
+        assert os.listdir(tmp_path / "logs") == []
+        (tmp_path / "logs").rmdir()
+    (line,) = told
+    assert line.startswith("warning ")
+    assert str(file.path) in line
+
+
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/local.log").symlink_to(tmp_path / "other")

@@ -147,7 +147,9 @@ def _measured(
         nonlocal whole
         whole = whole and isinstance(error, FileNotFoundError)
 
-    for path, _, names in os.walk(folder, onerror=missed):
+    entries = 0
+    for path, folders, names in os.walk(folder, onerror=missed):
+        entries += len(folders) + len(names)
         for name in names:
             try:
                 size += os.lstat(os.path.join(path, name)).st_size
@@ -155,7 +157,7 @@ def _measured(
                 missed(error)
             else:
                 files += 1
-        if files > _MOST_ENTRIES:
+        if entries > _MOST_ENTRIES:
             whole = False
             break
     return Place(

@@ -15,11 +15,15 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from sandport.log import Log
+
 from .stderr import Level
 
 FOLDER = "logs"
 FILE_BYTES: Final = 4 * 1024 * 1024
 """Of each of the two files; a day of a chatty vendor's client, and nothing that fills a disk."""
+RETRY_S: Final = 5.0
+"""After a failure nothing is tried for so long: a disk that was full is found to have room again, at no cost."""
 _LOOKS = 16
 """So often, while a file fills, it is looked at: others append to it and turn it over too."""
 
@@ -44,29 +48,55 @@ class LogFile:
         provider: Whose workers write.
         tenant: Whose worker it is, where tenants do not share one.
         file_bytes: The bound of each of the two files.
+        log: The host's, which is told once that a record is lost.
+        retry_s: As `RETRY_S`.
     """
 
-    def __init__(self, root: Path, provider: str, tenant: str | None = None, *, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(
+        self,
+        root: Path,
+        provider: str,
+        tenant: str | None = None,
+        *,
+        file_bytes: int = FILE_BYTES,
+        log: Log | None = None,
+        retry_s: float = RETRY_S,
+    ) -> None:
         self.path = root / FOLDER / file_name(provider, tenant)
         self._file_bytes = file_bytes
         self._descriptor: int | None = None
         self._room = 0
         """Bytes until the file is looked at again."""
         self.failed: OSError | None = None
-        """Why nothing is written any more; a worker must not fail for want of a log."""
+        """Why nothing is written now; a worker must not fail for want of a log. The next record tries again."""
+        self._log = log
+        self._retry_s = retry_s
+        self._again_s = float("-inf")
 
     def place(self) -> str:
         """Where it is, for a message that is about to be written to it too; empty where it cannot be written."""
-        if self.failed is None and self._descriptor is None:
+        if self._descriptor is None and not self._pausing():
             try:
                 self._look_at_file(1)
+                self.failed = None
             except OSError as error:
-                self.failed = error
+                self._fail(error)
         return str(self.path) if self.failed is None else ""
+
+    def _pausing(self) -> bool:
+        return self.failed is not None and time.monotonic() < self._again_s
+
+    def _fail(self, error: OSError) -> None:
+        self.failed = error
+        self._again_s = time.monotonic() + self._retry_s
+        self.close()
+        if self._log is not None:
+            log, self._log = self._log, None
+            log("warning", f"{self.path} cannot be written, so records are missing there: {error.strerror or error}")
 
     def __call__(self, level: Level, event: str, fields: dict[str, Any]) -> None:
         """Append one record as one line. Of what is below `info` only what a worker wrote: all of its log is here."""
-        if self.failed is not None or (level == "debug" and fields.get("source") != "stderr"):
+        if self._pausing() or (level == "debug" and fields.get("source") != "stderr"):
             return
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
@@ -80,9 +110,9 @@ class LogFile:
             assert self._descriptor is not None  # opened there
             os.write(self._descriptor, data)
         except OSError as error:
-            self.failed = error
-            self.close()
+            self._fail(error)
             return
+        self.failed = None
         self._room -= len(data)
 
     def _look_at_file(self, size: int) -> None:

@@ -96,7 +96,7 @@ class Supervisor:
         self._on_late = on_late
         self._instance = instance
         self._root = root
-        self._log_file = None if root is None else LogFile(root, command.provider, command.tenant)
+        self._log_file = None if root is None else LogFile(root, command.provider, command.tenant, log=log)
         self._log = log if self._log_file is None else log.and_to(self._log_file, threshold="debug")
         self._restarts = restarts or Restarts(timing.restart)
         self._current: Worker | None = None
