@@ -395,7 +395,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         parts = [part.strip() for part in key.split(".")]
         if not equals or not all(parts):
-            raise ConfigurationInvalid(f"-c {pair}: expected KEY=VALUE, as in -c network=true or -c limits.memory=512")
+            raise ConfigurationInvalid(f"-c {pair}: expected KEY=VALUE, as in -c network=true or -c pids=100")
         if not _is_text(pair):
             raise ConfigurationInvalid(f"-c {pair}: is not UTF-8")
         table = config
