@@ -37,6 +37,12 @@ DEFAULT_COMMANDS: dict[str, tuple[str, ...] | None] = {
     ),
     # Ends at once and leaves a child that holds stdout and stderr for so long; the text is written before.
     "leave_child": _sh('sleep "$2" & printf %s "$1"', "{text}", "{seconds}"),
+    # Ends at once and leaves a child that writes to both streams without a pause worth the name; the text comes before.
+    "leave_writer": _sh(
+        'printf %s "$1"; (n=0; while [ "$n" -lt "$2" ]; do printf .; printf . >&2; sleep 0.02; n=$((n + 1)); done) &',
+        "{text}",
+        "{count}",
+    ),
     # Writes the text, as a line, to every descriptor that it has beside the three of a command.
     "write_everywhere": _sh('for n in 3 4 5 6 7 8 9; do (printf "%s\\n" "$1" >&"$n") 2>/dev/null || :; done', "{text}"),
     # Makes a file of the working directory executable.

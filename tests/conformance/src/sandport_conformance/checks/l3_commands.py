@@ -18,6 +18,8 @@ _REAL_TIME = (34, 35, 64)
 _NO_SUCH_NAMES = 77
 _LONG_S = 300
 """For a command that must not end by itself."""
+_MANY_WRITES = 500
+"""One every fiftieth of a second: for ten seconds something writes, and is never quiet."""
 
 
 @check(
@@ -307,6 +309,29 @@ def a_command_that_leaves_something_running_is_answered(lab: Lab) -> None:
     told = (result.get("ended"), result.get("exitCode"))
     expect(told == ("exited", 0), f"the command exited with 0, the result says {told}")
     expect(output_of(result) == b"done", f"it printed b'done', the result has {output_of(result)!r:.100}")
+
+
+@check(
+    "CMD-12",
+    part="busy",
+    uses=Uses.SHARED,
+    needs=Needs(commands=("leave_writer",)),
+    why="A server that a command leaves behind writes its log: who waits for a silence never answers.",
+    broken="reads on, after the command's end, until what it left behind is quiet",
+    fix="Count the last reading from the command's end, and answer when that is over, whoever still writes.",
+)
+def a_command_that_leaves_a_writer_is_answered(lab: Lab) -> None:
+    """A command that ends and leaves a child that writes on is answered at once, with its own code and output first."""
+    sandbox = lab.new_sandbox()
+    began = time.monotonic()
+    result = sandbox.execute(lab.command("leave_writer", text="done", count=_MANY_WRITES))
+    took_s = time.monotonic() - began
+    told = (result.get("ended"), result.get("exitCode"))
+    expect(told == ("exited", 0), f"the command exited with 0, the result says {told}")
+    expect(
+        output_of(result).startswith(b"done"), f"it printed b'done' first, the result has {output_of(result)!r:.100}"
+    )
+    expect(took_s < _MANY_WRITES * 0.02, f"it was answered after {took_s:.1f} s, when what it had left was quiet")
 
 
 @check(

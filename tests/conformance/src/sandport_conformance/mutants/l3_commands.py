@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import errno
 import os
+import select
 import shlex
 import socket
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -360,10 +362,7 @@ class WaitsForStreams(Stream):
 
     def _fill(self) -> None:
         while data := os.read(self._source.fileno(), 1 << 16):
-            with self._changed:
-                self._kept += data
-                self.total += len(data)
-                self._changed.notify_all()
+            self._take(data)
         self._finish("seen")
 
 
@@ -378,6 +377,36 @@ class WaitsForTheStreams(Healthy):
     """Answers when nothing holds the command's streams any more."""
 
     leases_class = leases_with(EndsWithItsStreams)
+
+
+class WaitsForSilence(Stream):
+    """Reads on until nothing has come for a moment."""
+
+    def _fill(self) -> None:
+        quiet_since: float | None = None
+        while not (self._program_ended.is_set() and quiet_since and time.monotonic() - quiet_since > 0.25):
+            if not select.select([self._source], [], [], 0.02)[0]:
+                quiet_since = quiet_since or time.monotonic()
+            elif data := os.read(self._source.fileno(), 1 << 16):
+                quiet_since = None
+                self._take(data)
+            else:
+                self._finish("seen")
+                return
+        self._finish("heldOpen")
+
+
+class EndsInSilence(Program):
+    """Ends when its streams are quiet."""
+
+    stream_class = WaitsForSilence
+
+
+@mutant("CMD-12/busy")
+class WaitsForASilence(Healthy):
+    """Answers when what a command left behind has written nothing for a moment."""
+
+    leases_class = leases_with(EndsInSilence)
 
 
 class AlwaysSeen(TellsAnother):

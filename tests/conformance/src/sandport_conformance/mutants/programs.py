@@ -23,6 +23,8 @@ Json = dict[str, Any]
 _WINDOW_BYTES = 1 << 20
 """Output that is read ahead of whoever follows it; and what is kept for one who follows again."""
 _PIECE_BYTES = 1 << 16
+_PIPE_BYTES = 1 << 20
+"""More than a pipe holds: who has read so much since a program ended reads what others write."""
 _DRAIN_S = 0.25
 """How long a stream is read on after its program's end, while nothing comes: a descendant may hold it for ever."""
 _PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -123,18 +125,25 @@ class Stream:
             return self.end is not None and offset >= self.total
 
     def _fill(self) -> None:
-        quiet_since: float | None = None
+        over: float | None = None
+        since_end = 0
         while True:
+            began = time.monotonic()
             with self._changed:
                 self.wait_room()
-            if not select.select([self._source], [], [], 0.05)[0]:
-                if self._program_ended.is_set():
-                    quiet_since = quiet_since or time.monotonic()
-                    if time.monotonic() - quiet_since > _DRAIN_S:
-                        self._finish("heldOpen")
-                        return
+            now = time.monotonic()
+            if self._program_ended.is_set():
+                # What it had written is in the pipe; who waits for a silence waits for ever for what it left behind.
+                over = now + _DRAIN_S if over is None else over + (now - began)
+            is_over = over is not None and now > over
+            if not select.select([self._source], [], [], 0 if is_over else 0.05)[0]:
+                if is_over:
+                    self._finish("heldOpen")
+                    return
                 continue
-            quiet_since = None
+            if is_over and since_end >= _PIPE_BYTES:
+                self._finish("heldOpen")
+                return
             try:
                 data = os.read(self._source.fileno(), _PIECE_BYTES)
             except OSError:
@@ -142,10 +151,14 @@ class Stream:
             if not data:
                 self._finish("seen")
                 return
-            with self._changed:
-                self._kept += data
-                self.total += len(data)
-                self._changed.notify_all()
+            since_end += len(data) if over is not None else 0
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        with self._changed:
+            self._kept += data
+            self.total += len(data)
+            self._changed.notify_all()
 
     def _finish(self, end: str) -> None:
         with self._changed:
