@@ -11,9 +11,7 @@ import pytest
 from sandport.discovery import (
     ProviderConflict,
     discover,
-    find_provider,
     import_folders,
-    installed_providers,
     worker_command,
 )
 from sandport.errors import ProviderUnknown
@@ -38,12 +36,12 @@ def group(*lines: str) -> str:
 
 
 def names(*folders: Path) -> list[str]:
-    return [provider.name for provider in installed_providers([str(folder) for folder in folders])]
+    return [provider.name for provider in discover([str(folder) for folder in folders]).providers]
 
 
 def test_a_provider_is_found_with_its_module_distribution_and_version(tmp_path: Path) -> None:
     dist_info = plant(tmp_path, "acme-sandboxes", group("acme = acme.worker"), version="2.1")
-    (found,) = installed_providers([str(tmp_path)])
+    (found,) = discover([str(tmp_path)]).providers
     assert (found.name, found.module, found.distribution, found.version, found.dist_info) == (
         "acme",
         "acme.worker",
@@ -54,7 +52,7 @@ def test_a_provider_is_found_with_its_module_distribution_and_version(tmp_path: 
 
 
 def test_the_local_provider_of_this_installation_is_found() -> None:
-    assert find_provider("local").module == "sandport_provider_local"
+    assert discover().find("local").module == "sandport_provider_local"
 
 
 def test_only_the_group_is_read(tmp_path: Path) -> None:
@@ -69,14 +67,14 @@ def test_an_egg_info_folder_is_read_as_well(tmp_path: Path) -> None:
     folder = tmp_path / "acme-3.0-py3.11.egg-info"
     folder.mkdir()
     (folder / "entry_points.txt").write_text(group("acme = acme"))
-    (found,) = installed_providers([str(tmp_path)])
+    (found,) = discover([str(tmp_path)]).providers
     assert (found.distribution, found.version) == ("acme", "3.0")
 
 
 def test_a_second_copy_further_down_the_path_is_hidden(tmp_path: Path) -> None:
     plant(tmp_path / "a", "acme-x", group("acme = acme.new"), version="2.0")
     plant(tmp_path / "b", "Acme.X", group("acme = acme.old"), version="1.0")
-    (found,) = installed_providers([str(tmp_path / "a"), str(tmp_path / "b")])
+    (found,) = discover([str(tmp_path / "a"), str(tmp_path / "b")]).providers
     assert found.module == "acme.new"
 
 
@@ -84,24 +82,22 @@ def test_two_distributions_with_one_providers_name_are_both_named(tmp_path: Path
     plant(tmp_path, "acme", group("box = acme"), version="1.0")
     plant(tmp_path, "other", group("box = other", "fine = other.fine"), version="2.0")
     with pytest.raises(ProviderConflict) as caught:
-        installed_providers([str(tmp_path)])
+        discover([str(tmp_path)]).find("box")
     for part in ("'box'", "acme 1.0", "other 2.0", "uninstall one of them", "[providers.box]"):
         assert part in str(caught.value)
-    with pytest.raises(ProviderConflict):
-        find_provider("box", [str(tmp_path)])
 
 
 def test_a_conflict_about_one_name_does_not_stop_the_use_of_another(tmp_path: Path) -> None:
     plant(tmp_path, "acme", group("box = acme"))
     plant(tmp_path, "other", group("box = other", "fine = other.fine"))
-    assert find_provider("fine", [str(tmp_path)]).module == "other.fine"
+    assert discover([str(tmp_path)]).find("fine").module == "other.fine"
 
 
 def test_an_unknown_provider_is_answered_with_those_that_are_there(tmp_path: Path) -> None:
     plant(tmp_path, "acme", group("acme = acme"))
     with pytest.raises(ProviderUnknown) as caught:
-        find_provider("acne", [str(tmp_path)])
-    assert "installed are: acme" in str(caught.value)
+        discover([str(tmp_path)]).find("acne")
+    assert "there are: acme" in str(caught.value)
     assert "pip install sandport-provider-acne" in str(caught.value)
 
 
@@ -166,7 +162,7 @@ def test_the_current_folder_adds_no_provider(tmp_path: Path, monkeypatch: pytest
 
 def test_a_worker_is_started_with_this_interpreter_and_without_the_current_folder(tmp_path: Path) -> None:
     plant(tmp_path, "acme", group("acme = acme.worker"))
-    (found,) = installed_providers([str(tmp_path)])
+    (found,) = discover([str(tmp_path)]).providers
     assert worker_command(found) == (sys.executable, "-P", "-m", "acme.worker")
 
 

@@ -153,7 +153,6 @@ def test_each_provider_has_a_private_folder_of_its_own(tmp_path: Path) -> None:
     assert folder == home.state_dir("local")
     assert folder != home.state_dir("acme")
     assert mode(folder) == mode(folder.parent) == 0o700
-    assert mode(home.log_dir) == 0o700
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "", "A"])

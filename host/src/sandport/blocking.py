@@ -9,8 +9,9 @@ with blocking.Host.open() as host, host.lease("local") as sandbox:
 ```
 
 Each class here holds one of the asynchronous ones and has its methods under the same names, with the same arguments,
-results and errors; an `async with` becomes a `with`, an `async for` a `for`. The host runs on an event loop in a thread
-of its own, so the thread that calls may have a loop that runs, as a notebook's has. Several threads may use one host.
+results and errors; `Host.abandon` and `Host.store` alone are not here. An `async with` becomes a `with`, an `async for`
+a `for`. The host runs on an event loop in a thread of its own, so the thread that calls may have a loop that runs, as a
+notebook's has. Several threads may use one host.
 
 Callbacks (`on_output`, `on_lost`, `is_run_live`) and the hooks of plugins are called in that other thread, and hold up
 the host while they run; they must not call back into it.

@@ -13,11 +13,12 @@ import os
 import re
 import site
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
 from .errors import ProviderUnknown, UsageError
+from .nearest import nearest
 
 GROUP = "sandport.providers"
 
@@ -78,6 +79,28 @@ class Discovery(Struct, frozen=True, kw_only=True):
         claims = [provider for provider in self.providers if provider.name == name]
         return ProviderConflict(name, claims) if len(claims) > 1 else None
 
+    def find(self, name: str, *, configured: Iterable[str] = ()) -> InstalledProvider:
+        """The installed provider of this name; a conflict about another name does not stop it.
+
+        Args:
+            name: Of the provider.
+            configured: Names that there are besides, for the message.
+
+        Raises:
+            ProviderConflict: Two distributions claim the name.
+            ProviderUnknown: None does; the message lists those that are there.
+        """
+        if conflict := self.conflict(name):
+            raise conflict
+        for provider in self.providers:
+            if provider.name == name:
+                return provider
+        known = tuple(sorted({provider.name for provider in self.providers} | set(configured)))
+        raise ProviderUnknown(
+            f"no provider {name!r} is installed or configured{nearest(name, known)}; "
+            f"there are: {', '.join(known) or 'none'}" + how_to_get(name)
+        )
+
 
 class ProviderConflict(UsageError):
     """Two distributions claim one name; to pick either would be a guess."""
@@ -88,46 +111,6 @@ class ProviderConflict(UsageError):
             f"two distributions install a provider called {name!r}: {who}\n"
             f"uninstall one of them, or say which program to start: [providers.{name}] command = [...] in sandport.toml"
         )
-
-
-def installed_providers(paths: Sequence[str] | None = None) -> tuple[InstalledProvider, ...]:
-    """Every installed provider, by name.
-
-    Args:
-        paths: Folders to look in, in the order in which Python would import from them; by default those of this
-            interpreter, without the current folder.
-
-    Raises:
-        ProviderConflict: Two distributions claim one name. Who needs a single provider calls `find_provider`, which
-            a conflict about another name does not stop.
-    """
-    found = discover(paths)
-    for name in sorted({provider.name for provider in found.providers}):
-        if conflict := found.conflict(name):
-            raise conflict
-    return found.providers
-
-
-def find_provider(name: str, paths: Sequence[str] | None = None) -> InstalledProvider:
-    """The installed provider of this name.
-
-    Raises:
-        ProviderConflict: Two distributions claim the name.
-        ProviderUnknown: None does; the message lists those that are there.
-    """
-    found = discover(paths)
-    if conflict := found.conflict(name):
-        raise conflict
-    for provider in found.providers:
-        if provider.name == name:
-            return provider
-    names = ", ".join(sorted({provider.name for provider in found.providers}))
-    there = f"installed are: {names}" if names else "none is installed"
-    raise ProviderUnknown(
-        f"there is no provider {name!r}; {there}{how_to_get(name)}"
-        if valid_name(name)
-        else f"{name!r} is not a provider's name: lower-case letters, digits, '-' and '_', a letter first"
-    )
 
 
 def how_to_get(name: str) -> str:

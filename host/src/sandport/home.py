@@ -93,11 +93,6 @@ class Home(Struct, frozen=True, kw_only=True):
         """The file of the store (0600)."""
         return self.root / "journal.db"
 
-    @property
-    def log_dir(self) -> Path:
-        """The folder for logs (0700), made if it is not there."""
-        return self._folder("logs")
-
     def _folder(self, *parts: str) -> Path:
         folder = self.root
         for part in parts:

@@ -38,7 +38,7 @@ from .closing import finished
 from .command import LONGEST_S
 from .configuration import Configuration, ProviderSettings, load, overridden
 from .discovery import Discovery, discover, how_to_get, worker_command
-from .errors import EnvironmentUnknown, ProviderUnknown, UsageError
+from .errors import EnvironmentUnknown, UsageError
 from .home import Home, HomeUnusable
 from .instances import Instance
 from .lease.book import Book
@@ -344,16 +344,7 @@ class Host:
         provider, tenant = key
         argv = settings.command
         if not argv:
-            if conflict := self._found().conflict(provider):
-                raise conflict
-            entry = next((found for found in self._found().providers if found.name == provider), None)
-            if entry is None:
-                known = self.provider_names()
-                raise ProviderUnknown(
-                    f"no provider {provider!r} is installed or configured{nearest(provider, known)}; "
-                    f"there are: {', '.join(known) or 'none'}" + how_to_get(provider)
-                )
-            argv = worker_command(entry)
+            argv = worker_command(self._found().find(provider, configured=self.configuration.providers))
         return WorkerCommand(provider=provider, tenant=tenant, argv=argv, granted_env=settings.env)
 
     def _hello(self, provider: str, limits: Limits = DEFAULTS) -> InitializeParams:

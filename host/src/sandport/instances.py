@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 INSTANCE_ID = re.compile(r"in[a-z2-7]{26}")
 """`in` and 26 base32 characters."""
@@ -43,15 +43,7 @@ class Instance:
         self.path = path
         self._descriptor = descriptor
         self._pid = os.getpid()
-        # A lock of this kind belongs to the open file, which a forked child shares: there it must be closed, or the
-        # child would keep its dead parent alive. (What is executed closes it by itself.)
-        mine = weakref.ref(self)
-
-        def close_in_child() -> None:
-            if (instance := mine()) is not None:
-                instance._drop()
-
-        os.register_at_fork(after_in_child=close_in_child)
+        _OPEN.add(self)
 
     @classmethod
     def begin(cls, root: Path) -> Self:
@@ -96,6 +88,21 @@ class Instance:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+        _OPEN.discard(self)
+
+
+_OPEN: Final[weakref.WeakSet[Instance]] = weakref.WeakSet()
+"""Those of this process: what is told of a fork cannot be untold, so it is told once, of all of them."""
+
+
+def _close_in_child() -> None:
+    # A lock of this kind belongs to the open file, which a forked child shares: there it must be closed, or the child
+    # would keep its dead parent alive. (What is executed closes it by itself.)
+    for instance in tuple(_OPEN):
+        instance._drop()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 def is_live(root: Path, instance: str) -> bool:

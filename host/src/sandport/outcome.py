@@ -6,8 +6,6 @@ counted. Anything less is an exception with `partial`.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from msgspec import Struct
 
 from sandport_protocol.v1 import Ended, StreamEnd, Tree
@@ -80,6 +78,3 @@ class Outcome(Struct, frozen=True, kw_only=True):
         if self.ended == "timedOut":
             return TIMED_OUT_CODE
         return 128 + (self.signal if self.signal is not None else 9)
-
-
-StreamName = Literal["stdout", "stderr", "pty"]

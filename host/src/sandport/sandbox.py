@@ -125,7 +125,7 @@ class Sandbox:
         # Unique among all that ever attach: another process, or a block after a crash, may have started some too.
         self._process_prefix = f"p{os.urandom(4).hex()}-"
         self._next_process = 0
-        # More commands than the sandbox runs at once wait here; one place is kept for files and the bridge.
+        # More commands than the sandbox runs at once wait here; one place is kept for files.
         places = lease.max_processes
         self._places = contextlib.nullcontext() if places is None else asyncio.Semaphore(max(1, places - 1))
         self._place_apart = self._places if places is None or places < 2 else asyncio.Semaphore(1)

@@ -195,11 +195,7 @@ class Work:
 
     async def _copied(self, phase: Phase, what: str, copy: Callable[[], Awaitable[SyncResult]]) -> SyncResult:
         with self._narrator.phase(phase, what):
-            try:
-                return await copy()
-            except ValueError as error:
-                # Options that do not go with what turned out to be there, such as a mode for a folder.
-                raise UsageError(str(error)) from error
+            return await copy()
 
     def _told(self, direction: Literal["in", "out"], transfer: Transfer, result: SyncResult) -> None:
         task, narrator = self._task, self._narrator

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from sandport.command import CommandLine
 from sandport.errors import SandportError
@@ -35,6 +35,8 @@ from sandport_protocol.octets import Octets, unpack
 
 from .request import LeaseRequest
 from .rows import request_of
+
+MOST_TOLD: Final = 10_000
 
 NowMs = Callable[[], int]
 
@@ -115,7 +117,8 @@ class LeaseEvents(LeaseWitness):
         self._open: set[str] = set()
         """Leases that started here, whose end was not told and which were not released."""
         self._told: dict[str, bool] = {}
-        """Ends that were told and that the journal does not have yet; whether they were confirmed."""
+        """Ends that were told and that the journal does not have yet; whether they were confirmed. Where another host
+        confirms one that is not heard of here, so the oldest go once there are too many."""
 
     def asked(self, request: LeaseRequest) -> None:
         """Its start may have to be told with its end."""
@@ -138,6 +141,8 @@ class LeaseEvents(LeaseWitness):
         """Tell it, unless as much was told before."""
         told = self._told.get(request.lease_id)
         self._told[request.lease_id] = confirmed or bool(told)
+        if len(self._told) > MOST_TOLD:
+            del self._told[next(iter(self._told))]
         if told is None or (confirmed and not told):
             self._tell_end(request, reason, confirmed=confirmed)
 

@@ -24,7 +24,6 @@ from typing import Final, Literal, get_args
 from .records import LeaseState, SandboxState
 
 SANDBOX_STATES: Final[tuple[SandboxState, ...]] = get_args(SandboxState)
-LEASE_STATES: Final[tuple[LeaseState, ...]] = get_args(LeaseState)
 
 Move = Literal[
     "request",

@@ -1,6 +1,7 @@
 """Moves files between this machine and a sandbox, faithfully and within bounds.
 
-What is here so far is the direct way, for a sandbox that is a directory on this machine. All of it is plain
+By itself it is the direct way, for a sandbox that is a directory on this machine; `sandport.transfer` is the way to all
+others, and takes from here what this machine's side of it does. All of it is plain
 blocking code without an event loop, for a worker thread. Large copies have a second thread (`pair_copy`) or a second
 process (`second_process`) for as long as they last, where there is a processor for it.
 """
