@@ -507,7 +507,7 @@ def test_on_one_processor_there_is_none(in_child: Callable[[Callable[[], None]],
     in_child(on_one)
 
 
-@pytest.mark.parametrize("text", ["exit 0", "sleep 600", "echo hello >&0; sleep 600"])
+@pytest.mark.parametrize("text", ["exit 0", "exec sleep 600", "echo hello >&0; exec sleep 600"])
 def test_a_program_that_does_not_say_that_it_is_ready_is_ended_and_not_asked(
     place: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
