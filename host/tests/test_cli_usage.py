@@ -57,7 +57,8 @@ WRONG = [
     (["--log-format", "xml", "providers"], "'xml' is not one of 'plain', 'json'"),
     (["--config", "gone.toml", "run", "--", "true"], "gone.toml: no such file (named by --config"),
     (["providers", "--config", "gone.toml"], "gone.toml: no such file (named by --config"),
-    (["providers", "extra"], "unexpected extra argument (extra)"),
+    (["providers", "extra"], "no provider 'extra' is installed or configured; there are: fake, local"),
+    (["providers", "local", "extra"], "unexpected extra argument (extra)"),
 ]
 
 

@@ -126,7 +126,11 @@ def test_a_program_that_is_not_there_or_cannot_run_is_told_as_a_shell_does(
 
 @pytest.mark.parametrize(
     ("override", "complaint"),
-    [("netwrok=true", "config.netwrok"), ("isolation=7", "config.isolation"), ("pids=0", "config.pids")],
+    [
+        ("netwrok=true", "-c netwrok: unknown key; did you mean 'network'?"),
+        ("isolation=7", "config.isolation"),
+        ("pids=0", "config.pids"),
+    ],
 )
 def test_a_wrong_config_is_named_and_nothing_was_created(sandport: Command, override: str, complaint: str) -> None:
     done = sandport("run", "--json", "-c", override, "--", "touch", "ran")

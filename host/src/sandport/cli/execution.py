@@ -14,6 +14,7 @@ from sandport.sandbox import Sandbox
 from sandport_protocol.capabilities import effective_groups
 
 from .application import Settings
+from .config_keys import fitted
 from .failures import OutputFailed
 from .hosting import hosted
 from .messages import REAP, say, unicode_text
@@ -96,12 +97,11 @@ class _Performance:
             facts = await host.describe(provider)
         narrator.tell(f"{provider} worker {facts.hello.provider.version} started", "start")
         self._check_terminal(facts)
+        config = fitted(wanted.config, bytes(facts.hello.provider.config_schema))
         with narrator.phase("acquire", f"creating a {provider} sandbox"):
             lease = contextlib.AsyncExitStack()
             sandbox = await lease.enter_async_context(
-                host.lease(
-                    wanted.environment, config=wanted.config, ttl_s=wanted.ttl_s, keep=wanted.keep, name=wanted.name
-                )
+                host.lease(wanted.environment, config=config, ttl_s=wanted.ttl_s, keep=wanted.keep, name=wanted.name)
             )
         report.ids.sandbox, report.ids.lease, report.name = sandbox.id, sandbox.lease_id, wanted.name
         narrator.tell(f"sandbox {sandbox.id} created", "acquire")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
 from sandport.configuration import Configuration
@@ -33,6 +34,8 @@ class Hello(Struct, frozen=True, kw_only=True, rename="camel"):
     wants_env: tuple[str, ...]
     withheld: tuple[str, ...]
     """Variables that it reads, that are set here, and that it did not get."""
+    config_schema: msgspec.Raw
+    """The JSON Schema of its config."""
 
     def abilities(self) -> str:
         """The declared facts, for a person."""

@@ -71,4 +71,5 @@ def hello_of(facts: ProviderFacts) -> Hello:
         missing_groups=tuple(sorted(set(GROUPS) - groups)),
         wants_env=hello.wants_env,
         withheld=facts.withheld,
+        config_schema=hello.provider.config_schema,
     )

@@ -26,6 +26,7 @@ sandport run --in . --out report -- pytest -q            report/ comes back, als
 sandport run --timeout 60 --json -- make 2>log | jq .code
 printf 'one\\ntwo\\n' | sandport run --stdin - -- sort -r
 sandport run --in . --exclude '*.log' --gitignore -- make        leave out what is no source
+sandport run -c memory_bytes=512M -c pids=100 -- ./build.sh             limits; sandport providers local lists all
 sandport run -p local -c isolation=none -- ./bench.sh
 sandport run -c network=true --expose /srv/models -- ./answer.py        what isolation keeps away otherwise
 sandport run --keep --name build --in . -- make          then: sandport exec build -- make test

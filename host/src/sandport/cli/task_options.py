@@ -92,7 +92,7 @@ def place_options(function: _F) -> _F:
             "overrides",
             metavar="KEY=VALUE",
             multiple=True,
-            help="Config of the provider, over the environment's; true, 3, [1, 2] as in TOML, dots nest.",
+            help="Config of the provider, such as limits, over the environment's; 'sandport providers NAME' lists it.",
         ),
         click.option(
             "-e",

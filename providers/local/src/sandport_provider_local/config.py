@@ -21,25 +21,36 @@ _SYSTEM = ("/run", "/var/run", "/proc", "/sys", "/dev", "/etc", "/boot")
 
 
 class LocalConfig(Config, frozen=True, kw_only=True):
-    """What a sandbox of this machine is made with."""
+    """What a sandbox of this machine is made with; each key's description is in its schema, for people."""
 
-    isolation: Literal["require", "prefer", "none"] = "prefer"
-    """Whether a boundary is drawn around it. `require` refuses where that is not to be had; `prefer` goes without, and
-    says so in the lease's notes; `none` means a directory and its processes, with nothing that keeps them from the rest
-    of the machine."""
-    network: bool = False
-    """Whether its programs have the machine's network, with everything that listens on it. A lease's own grant of
-    egress goes before this."""
-    expose: tuple[str, ...] = ()
-    """Directories of this machine that are to be seen inside, at the same paths, read-only."""
-    memory_bytes: Annotated[int, Meta(ge=LEAST_MEMORY_BYTES)] | None = None
-    """Memory of all its processes together."""
-    pids: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
-    """Its processes and threads at once."""
-    cpus: Annotated[float, Meta(ge=0.01, le=10_000)] | None = None
-    """Processor time per time: 0.5 is half of one processor."""
-    open_files: Annotated[int, Meta(ge=64, le=1_000_000)] | None = None
-    """Descriptors of one process."""
+    isolation: Annotated[
+        Literal["require", "prefer", "none"],
+        Meta(
+            description="Whether a boundary is drawn around it. require refuses where that is not to be had; prefer "
+            "goes without, and says so in the lease's notes; none means a directory and its processes, with nothing "
+            "that keeps them from the rest of the machine."
+        ),
+    ] = "prefer"
+    network: Annotated[
+        bool,
+        Meta(
+            description="Whether its programs have the machine's network, with everything that listens on it. A "
+            "lease's own grant of egress goes before this."
+        ),
+    ] = False
+    expose: Annotated[
+        tuple[str, ...],
+        Meta(description="Directories of this machine that are seen inside, at the same paths, read-only."),
+    ] = ()
+    memory_bytes: (
+        Annotated[int, Meta(ge=LEAST_MEMORY_BYTES, description="Memory of all its processes together.")] | None
+    ) = None
+    pids: Annotated[int, Meta(ge=1, le=1_000_000, description="Its processes and threads at once.")] | None = None
+    cpus: (
+        Annotated[float, Meta(ge=0.01, le=10_000, description="Processor time per time: 0.5 is half of one processor.")]
+        | None
+    ) = None
+    open_files: Annotated[int, Meta(ge=64, le=1_000_000, description="Descriptors of one process.")] | None = None
 
     @property
     def limits(self) -> tuple[str, ...]:
