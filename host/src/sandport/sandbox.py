@@ -481,6 +481,9 @@ class Sandbox:
         Repeat: writes the same files again.
         Cancel: files that are complete stay, the one that was being written does not appear; returns within the close
         grace.
+
+        Where this process is killed, what it staged (`.sandport-` and 16 digits, beside its place) goes with the
+        sandbox, or with the next copy into the same directory; where the sandbox's own tools stage, only after a day.
         """
         self._refuse_lost()
         choice = Choice(exclude=_patterns(exclude), gitignore=gitignore, follow_symlinks=follow_symlinks, delete=delete)
@@ -534,6 +537,9 @@ class Sandbox:
         Repeat: writes the same files again.
         Cancel: files that are complete stay, the one that was being written does not appear; returns within the close
         grace.
+
+        Where this process is killed, what it staged (`.sandport-` and 16 digits, beside its place) goes with the next
+        copy into the same directory.
         """
         self._refuse_lost()
         choice = Choice(exclude=_patterns(exclude), gitignore=gitignore, delete=delete)
