@@ -20,7 +20,7 @@ from .hosting import hosted
 from .messages import REAP, say, unicode_text
 from .moments import iso, now_ms, span
 from .narrator import Narrator
-from .plan import HeldLease, NewLease, Plan
+from .plan import HeldLease, NewLease, Plan, check_exposes
 from .records import Records
 from .report import Report
 from .screen import Screen
@@ -97,6 +97,7 @@ class _Performance:
             facts = await host.describe(provider)
         narrator.tell(f"{provider} worker {facts.hello.provider.version} started", "start")
         self._check_terminal(facts)
+        check_exposes(wanted.exposes, provider, bytes(facts.hello.provider.config_schema))
         config = fitted(wanted.config, bytes(facts.hello.provider.config_schema))
         with narrator.phase("acquire", f"creating a {provider} sandbox"):
             lease = contextlib.AsyncExitStack()

@@ -16,6 +16,7 @@ from sandport.errors import UsageError
 from sandport_protocol.v1 import VARIABLE_NAME
 
 from .application import Settings
+from .config_keys import keys_of
 from .failures import failure_of
 from .messages import say, write
 from .report import Ids, Report
@@ -88,6 +89,8 @@ class NewLease(Struct, frozen=True, kw_only=True):
     ttl_s: float
     keep: bool
     name: str | None
+    exposes: tuple[str, ...] = ()
+    """What `--expose` names, which is in the config too."""
 
 
 class HeldLease(Struct, frozen=True, kw_only=True):
@@ -188,10 +191,11 @@ def plan_of_new(wish: NewWish, configuration: Configuration) -> Plan:
         )
     lease = NewLease(
         environment=environment,
-        config=exposed(provider, base, parse_overrides(wish.overrides), wish.expose),
+        config=exposed(base, parse_overrides(wish.overrides), wish.expose),
         ttl_s=_ttl(wish.ttl, timeout_s, TERMINAL_TTL_S if wish.terminal else DEFAULT_TTL_S),
         keep=wish.keep,
         name=None if wish.name is None else _name(wish.name),
+        exposes=tuple(wish.expose),
     )
     task = task_of(wish, timeout_s)
     if provider == DEFAULT_PROVIDER:
@@ -271,27 +275,39 @@ def check_talk(*, quiet: bool, verbose: bool) -> Talk:
     return "quiet" if quiet else "verbose" if verbose else "normal"
 
 
-def exposed(
-    provider: str, base: Mapping[str, Any], overrides: dict[str, Any], directories: Sequence[str]
-) -> dict[str, Any]:
+def check_exposes(directories: Sequence[str], provider: str, schema: bytes) -> None:
+    """Refuse `--expose` for a provider whose config has no such member.
+
+    Args:
+        directories: As they were given.
+        provider: Whose config it is.
+        schema: Of that config, as the provider's worker says it.
+
+    Raises:
+        UsageError: It has none.
+    """
+    keys = keys_of(schema)
+    # Where the schema does not list them all, the provider says what it knows.
+    if directories and keys is not None and "expose" not in keys:
+        raise UsageError(
+            f"--expose {directories[0]}: provider {provider!r} does not show directories of this machine; copy it in "
+            f"with --in {directories[0]}"
+        )
+
+
+def exposed(base: Mapping[str, Any], overrides: dict[str, Any], directories: Sequence[str]) -> dict[str, Any]:
     """The overrides with the directories that `--expose` names added to what the config exposes.
 
     Args:
-        provider: Whose config it is.
         base: The config of the environment, which the overrides are laid over.
         overrides: What `-c` says.
         directories: As they were given, relative to the current folder.
 
     Raises:
-        UsageError: One is none, or the provider knows nothing of exposed directories.
+        UsageError: One is none.
     """
     if not directories:
         return overrides
-    if provider != DEFAULT_PROVIDER:
-        raise UsageError(
-            f"--expose {directories[0]}: only provider {DEFAULT_PROVIDER!r} shows directories of this machine, and "
-            f"this is {provider!r}; copy it in with --in {directories[0]}"
-        )
     there = overrides.get("expose", base.get("expose", []))
     if not isinstance(there, list) or not all(isinstance(path, str) for path in there):
         raise UsageError("--expose: config expose is no list of directories; correct it, or leave it out")
