@@ -1,6 +1,7 @@
 """`sandport providers` and `sandport doctor`: what is there, what works, and what to do where it does not."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,17 @@ def test_a_home_that_cannot_be_used_is_wrong_and_nothing_is_started(sandport: Co
     assert "SANDPORT_HOME" in (found["home"]["fix"] or found["home"]["detail"])
     assert found["provider local"]["state"] == "warning"
     assert [path.name for path in sandport.home.iterdir()] == ["version"]
+
+
+def test_a_disk_on_which_nothing_can_be_made_is_one_line_of_the_report(sandport: Command) -> None:
+    assert sandport("doctor").code == 0
+    shutil.rmtree(sandport.home / "workers")
+    (sandport.home / "workers").touch()
+    done = sandport("doctor")
+    assert done.code == 1
+    assert "WRONG provider local: cannot be started: [Errno 17] File exists" in done.out.decode()
+    assert "\nok    journal: " in done.out.decode()
+    assert "\\n" not in done.out.decode() + done.err
 
 
 def test_two_distributions_with_one_name_are_both_named(sandport: Command) -> None:

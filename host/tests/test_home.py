@@ -1,6 +1,7 @@
 """The folder for state: private, versioned, and one store id however many processes open it."""
 
 import os
+import pwd
 import stat
 import subprocess
 import sys
@@ -111,6 +112,16 @@ def test_a_home_that_somebody_opened_to_others_is_closed_again(tmp_path: Path) -
     assert mode(Home.open(tmp_path / "h").root) == 0o700
 
 
+def test_an_empty_variable_is_none_and_no_home_directory_is_made(tmp_path: Path) -> None:
+    own = Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    assert home_path({"HOME": ""}).is_relative_to(own)
+    gone = tmp_path / "gone"
+    with pytest.raises(HomeUnusable, match=rf"there is no home directory {gone},[^\n]*\n.*SANDPORT_HOME"):
+        Home.open(environ={"HOME": str(gone)})
+    assert not gone.exists()
+    assert Home.open(environ={"HOME": str(gone), "SANDPORT_HOME": str(tmp_path / "h")}).root == tmp_path / "h"
+
+
 @pytest.mark.parametrize(("bits", "content"), [(0o755, "somebody's"), (0o1777, None)])
 def test_a_folder_with_another_purpose_is_left_alone(tmp_path: Path, bits: int, content: str | None) -> None:
     """SANDPORT_HOME=/tmp by mistake, as root, must not lock everybody out of /tmp."""
@@ -118,8 +129,10 @@ def test_a_folder_with_another_purpose_is_left_alone(tmp_path: Path, bits: int, 
     (tmp_path / "h").chmod(bits)
     if content:
         (tmp_path / "h" / content).touch()
-    with pytest.raises(HomeUnusable, match="others may enter it"):
+    with pytest.raises(HomeUnusable, match="others may enter it") as caught:
         Home.open(tmp_path / "h")
+    assert ("it holds something else" in str(caught.value)) is (content is not None)
+    assert (f"chmod 700 {tmp_path / 'h'}" in str(caught.value)) is (content is None)
     assert mode(tmp_path / "h") == bits & 0o777 | bits & 0o7000
 
 

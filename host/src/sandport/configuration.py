@@ -42,6 +42,7 @@ from sandport_protocol.v1 import VARIABLE_NAME
 
 from .discovery import valid_name
 from .errors import ConfigurationInvalid, EnvironmentUnknown
+from .home import home_directory
 from .lease.delays import Delays
 from .nearest import nearest
 from .numbers import Timing
@@ -127,7 +128,7 @@ def user_file(environ: Mapping[str, str]) -> Path | None:
     base = environ.get("XDG_CONFIG_HOME", "")
     if os.path.isabs(base):
         return Path(base, "sandport", FILE_NAME)
-    home = environ.get("HOME") or os.path.expanduser("~")
+    home = home_directory(environ)
     return Path(home, ".config", "sandport", FILE_NAME) if os.path.isabs(home) else None
 
 

@@ -16,6 +16,7 @@ Everything is the user's alone: folders 0700, files 0600. Two processes may open
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import stat
 import sys
@@ -61,8 +62,11 @@ class Home(Struct, frozen=True, kw_only=True):
             HomeUnusable: It is not a folder of the user's alone, was written by a newer Sandport, is damaged, or its
                 file system refuses.
         """
-        root = Path(path).absolute() if path is not None else home_path(os.environ if environ is None else environ)
+        environ = os.environ if environ is None else environ
+        root = Path(path).absolute() if path is not None else home_path(environ)
         _check_name(root)
+        if path is None:
+            _check_home_is_there(root, environ)
         try:
             _make_private(root)
             _check_version(_settled(root, "version", str(VERSION)), root)
@@ -112,12 +116,34 @@ def home_path(environ: Mapping[str, str]) -> Path:
     # The specification of these variables has relative paths ignored.
     if os.path.isabs(base := environ.get("XDG_STATE_HOME", "")):
         return Path(base, "sandport")
-    home = environ.get("HOME") or os.path.expanduser("~")
+    home = home_directory(environ)
     if not os.path.isabs(home):
         raise HomeUnusable("there is no home directory to keep state in; set SANDPORT_HOME to a folder")
     if sys.platform == "darwin":
         return Path(home, "Library", "Application Support", "sandport")
     return Path(home, ".local", "state", "sandport")
+
+
+def home_directory(environ: Mapping[str, str]) -> str:
+    """The user's home directory; empty where there is none. A HOME that is empty counts as one that is not set."""
+    if home := environ.get("HOME"):
+        return home
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return ""
+
+
+def _check_home_is_there(root: Path, environ: Mapping[str, str]) -> None:
+    """Refuse to make somebody's home directory: as root, that would be below / for whoever comes next."""
+    if environ.get("SANDPORT_HOME") or os.path.isabs(environ.get("XDG_STATE_HOME", "")):
+        return
+    home = home_directory(environ)
+    if not os.path.isdir(home):
+        raise HomeUnusable(
+            f"{root}: there is no home directory {home}, below which Sandport keeps its state\n"
+            "set HOME to one that is there, or SANDPORT_HOME to a folder for the state"
+        )
 
 
 def _make_private(root: Path) -> None:
@@ -135,11 +161,16 @@ def _make_private(root: Path) -> None:
     if stat.S_IMODE(status.st_mode) & 0o077 == 0:
         return
     # An empty folder was made for us, one with a version is ours; to close any other could lock out its owners.
-    ours = (root / "version").exists() or not any(root.iterdir())
-    if not ours or status.st_mode & stat.S_ISVTX:
+    mode = f"{stat.S_IMODE(status.st_mode):04o}"
+    if not (root / "version").exists() and any(root.iterdir()):
         raise HomeUnusable(
-            f"{root}: others may enter it (mode {stat.S_IMODE(status.st_mode):04o}) and it holds something else\n"
-            "set SANDPORT_HOME to a new folder"
+            f"{root}: others may enter it (mode {mode}) and it holds something else\nset SANDPORT_HOME to a new folder"
+        )
+    if status.st_mode & stat.S_ISVTX:
+        # So is a folder that many users share, such as /tmp, which root owns and may find empty.
+        raise HomeUnusable(
+            f"{root}: others may enter it (mode {mode}), as a folder that many users share\n"
+            f"if it is for Sandport alone: chmod 700 {root}; else set SANDPORT_HOME to a new folder"
         )
     root.chmod(0o700)
 

@@ -15,7 +15,8 @@ from sandport.home import Home, home_path
 
 from .application import Settings
 from .checks import Check, State
-from .inventory import Listed, inventory
+from .failures import failure_of
+from .inventory import Inventory, Listed, inventory
 from .journal_checks import JournalFacts, look_at_journal
 from .listing import Colour, coloured, put, put_json
 from .messages import printable, unicode_text
@@ -55,9 +56,7 @@ def diagnose(settings: Settings, *, as_json: bool) -> int:
     found = inventory(configuration)
     # Without a plugin that was asked for nothing is started: it may be the one that redacts what a worker writes.
     if journal is not None and all(check.state == "ok" for check in about_plugins):
-        from .probing import ask_all
-
-        ask_all(found, configuration, settings)
+        checks += _ask(found, configuration, settings)
         if (code := settings.interrupts.exit_code) is not None:
             return code
     for provider in found.providers:
@@ -109,6 +108,8 @@ def _home() -> tuple[Check, Places | None]:
     except UsageError as error:
         message, _, fix = unicode_text(str(error)).partition("\n")
         return Check(name="home", state="wrong", detail=message, fix=fix or None), None
+    except OSError as error:
+        return Check(name="home", state="wrong", detail=unicode_text(str(error))), None
     mode = stat.S_IMODE(home.root.stat().st_mode)
     parts = [f"{unicode_text(str(home.root))}, mode {mode:04o}, store {home.store_id}"]
     if fresh:
@@ -130,6 +131,19 @@ def _plugin(name: str) -> Check:
         return Check(name=f"plugin {name}", state="wrong", detail=message, fix=fix or None)
     detail = f"{entry.distribution} {entry.version} ({entry.value}), imported into every host"
     return Check(name=f"plugin {name}", state="ok", detail=unicode_text(detail))
+
+
+def _ask(found: Inventory, configuration: Configuration, settings: Settings) -> list[Check]:
+    """Ask every provider; what keeps a host from asking is one thing more that is wrong, and not the end of it all."""
+    from .probing import ask_all
+
+    try:
+        ask_all(found, configuration, settings)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the rest of the report is wanted all the more
+        failure = failure_of(error)
+        message, _, fix = failure.message.partition("\n")
+        return [Check(name="host", state="wrong", detail=f"cannot be opened: {message}", fix=fix or None)]
+    return []
 
 
 def _provider(provider: Listed) -> Check:
@@ -169,7 +183,8 @@ def _probe(provider: Listed) -> list[Check]:
 def _lines(check: Check) -> list[str]:
     mark = {"ok": "ok", "warning": "warn", "wrong": "WRONG"}[check.state]
     head = coloured(mark.ljust(6), _COLOURS[check.state])
-    rest = [check.fix] if check.fix else []
+    # A message of several lines, such as one that ends with its remedy.
+    first, *rest = f"{check.name}: {check.detail}".splitlines()
+    rest += check.fix.splitlines() if check.fix else []
     rest += [f"| {line}" for line in check.log_tail]
-    first = printable(f"{check.name}: {check.detail}")
-    return [head + first, *(" " * 6 + printable(line) for line in rest)]
+    return [head + printable(first), *(" " * 6 + printable(line) for line in rest)]

@@ -13,7 +13,7 @@ from sandport_protocol.capabilities import GROUPS, effective_groups
 
 from .application import Settings
 from .hosting import hosted
-from .inventory import Hello, Inventory, Listed, fault_of
+from .inventory import Fault, Hello, Inventory, Listed, fault_of
 from .messages import unicode_text
 from .records import Records
 from .status import Status
@@ -47,6 +47,10 @@ async def _ask(host: Host, provider: Listed) -> None:
     except SandportError as error:
         report = error.report if isinstance(error, WorkerError) else None
         provider.fault = fault_of(error, report.log_tail if report is not None else ())
+        return
+    except OSError as error:
+        # Its place on the disk cannot be made, or read; the others may be well.
+        provider.fault = Fault(condition=type(error).__name__, message=unicode_text(f"cannot be started: {error}"))
         return
     try:
         provider.probe = (await host.probe(provider.name)).checks

@@ -45,7 +45,8 @@ class Records:
 
     def _plain(self, level: Level, event: str, fields: dict[str, Any]) -> None:
         self._note(level, event)
-        rest = "".join(f" {name}={value}" for name, value in fields.items())
+        # A value of several lines, such as an error with its remedy, stays one word of the record.
+        rest = "".join(f" {name}={'; '.join(str(value).splitlines())}" for name, value in fields.items())
         first, *further = event.splitlines() or [""]  # a traceback is read line by line
         self._write(lambda: say("\n".join([f"{level}: {printable(first)}{printable(rest)}", *further])))
 
