@@ -6,11 +6,12 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sdk.tests.test_guide import make_environment
+from sdk.tests.test_guide import make_environment, packages_of
 from tests.architecture.workspace import ROOT, files_in_git
 
 HANG_S = 100
@@ -40,6 +41,18 @@ exec "{python}" -P -m pytest "$@"
 """
 
 
+TAKEN_IN = ("_pytest", "iniconfig", "packaging", "pluggy", "pygments", "pytest")
+"""Packages that documents use inside of a sandbox."""
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """A second name for a file, where that can be had."""
+    try:
+        os.link(source, target)
+    except OSError:  # Another file system, or one without links.
+        shutil.copy2(source, target)
+
+
 class Reader:
     """A shell that goes on from command to command; a context manager, which ends it."""
 
@@ -52,6 +65,10 @@ class Reader:
         environment = place / "environment"
         self.python = make_environment(environment)
         (environment / "bin" / "python3").symlink_to("python")
+        # What a sandbox is shown of this environment is what lies in it, and not what it takes from elsewhere.
+        packages = Path(sysconfig.get_path("purelib"))
+        for name in TAKEN_IN:
+            shutil.copytree(packages / name, packages_of(environment) / name, copy_function=link_or_copy)
         for program, text in (("pip", PIP), ("pytest", PYTEST)):
             script = environment / "bin" / program
             script.write_text(text.format(python=self.python))

@@ -7,6 +7,7 @@ other places, in a mount namespace of the worker's own. What it imports from is 
 """
 
 import os
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -18,6 +19,16 @@ STATE_DIR = f"{namespaces.STAGE}/0"
 """Where the worker has its state."""
 
 
+def open_up(prefix: str, shown: str) -> None:
+    """Let everybody reach the interpreter where it is: one with a shared library finds that at no other place."""
+    top = Path("/", Path(prefix).parts[1])
+    if os.stat(top).st_mode & 0o005 == 0o005:
+        return
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", top], check=True)
+    os.makedirs(prefix)
+    subprocess.run(["mount", "--bind", shown, prefix], check=True)
+
+
 def main(uid: int, state_dir: str) -> None:
     repository = Path(__file__).parents[3]
     shown = [state_dir, sys.base_prefix, sysconfig.get_path("platlib"), *(f"{repository}/{name}" for name in SOURCES)]
@@ -25,9 +36,8 @@ def main(uid: int, state_dir: str) -> None:
     os.chown(places[0], uid, uid)
     # Before the change of user: a virtual environment may lie where that user cannot look.
     python = Path(os.path.realpath(sys.executable))
+    open_up(sys.base_prefix, places[1])
     namespaces.become(uid)
-    if python.is_relative_to(sys.base_prefix):
-        python = Path(places[1]) / python.relative_to(sys.base_prefix)
     variables = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(places[2:]), "PYTHONDONTWRITEBYTECODE": "1"}
     os.execve(python, [os.fspath(python), "-P", "-m", "sandport_provider_local"], variables)
 
