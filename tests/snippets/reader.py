@@ -69,6 +69,7 @@ class Reader:
         packages = Path(sysconfig.get_path("purelib"))
         for name in TAKEN_IN:
             shutil.copytree(packages / name, packages_of(environment) / name, copy_function=link_or_copy)
+        link_or_copy(str(packages / "py.py"), str(packages_of(environment) / "py.py"))
         for program, text in (("pip", PIP), ("pytest", PYTEST)):
             script = environment / "bin" / program
             script.write_text(text.format(python=self.python))
