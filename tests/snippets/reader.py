@@ -67,7 +67,7 @@ class Reader:
         (environment / "bin" / "python3").symlink_to("python")
         # What a sandbox is shown of this environment is what lies in it, and not what it takes from elsewhere.
         packages = Path(sysconfig.get_path("purelib"))
-        for name in TAKEN_IN:
+        for name in (*TAKEN_IN, *(path.name for path in packages.glob("pluggy-*.dist-info"))):
             shutil.copytree(packages / name, packages_of(environment) / name, copy_function=link_or_copy)
         link_or_copy(str(packages / "py.py"), str(packages_of(environment) / "py.py"))
         for program, text in (("pip", PIP), ("pytest", PYTEST)):
