@@ -207,3 +207,29 @@ def test_a_pair_is_for_two_processors_and_for_systems_that_are_known_to_copy(
     assert not suits("/proc/self/status")
     assert not suits(place / "file", PAIR_FROM_BYTES - 1)
     in_child(on_one)
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_without_a_free_descriptor_one_thread_copies_it_all(
+    place: Path, in_child: Callable[[Callable[[], None]], None], free: int
+) -> None:
+    pair = Pair(place, content_of(BIG))
+
+    def crowded() -> None:
+        source_fd = os.open(pair.source, os.O_RDONLY)
+        target_fd = os.open(pair.target, os.O_CREAT | os.O_RDWR, 0o600)
+        taken = [os.dup(0)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 20,) * 2)
+        while True:
+            try:
+                taken.append(os.dup(0))
+            except OSError:
+                break
+        for _ in range(free):
+            os.close(taken.pop())
+        copying = PairCopy()
+        assert free or not copying.suits(source_fd, target_fd, BIG)
+        assert copying.copy(source_fd, target_fd, 0, BIG, lambda size_bytes: None) == BIG
+
+    in_child(crowded)
+    assert pair.target.read_bytes() == pair.source.read_bytes()

@@ -412,3 +412,16 @@ def test_messages_show_strange_names_safely(sandbox: Sandbox, tmp_path: Path) ->
         copy_out(sandbox.fd, b"a\0b", tmp_path / "back")
     with pytest.raises(SyncError, match="NUL"):
         copy_in(tmp_path, sandbox.fd, b"a\0b")
+
+
+def test_a_source_that_is_not_there_is_told_with_nothing_done(tmp_path: Path) -> None:
+    root_fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with pytest.raises(SourceMissingError) as here:
+            copy_in(tmp_path / "gone", root_fd, b".")
+        with pytest.raises(SourceMissingError) as there:
+            copy_out(root_fd, b"gone", tmp_path / "target")
+    finally:
+        os.close(root_fd)
+    assert (here.value.dispatched, there.value.dispatched) == ("no", "no")
+    assert list(tmp_path.iterdir()) == []

@@ -507,6 +507,18 @@ def test_on_one_processor_there_is_none(in_child: Callable[[Callable[[], None]],
     in_child(on_one)
 
 
+def test_it_has_no_variable_of_the_process_that_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret in the host's environment would stand in that of a child, where whoever may look finds it."""
+    monkeypatch.setenv("CANARY", "canary-7f3a")
+    second = SecondProcess.start()
+    assert second is not None
+    try:
+        until(second.is_ready)
+        assert b"canary" not in Path(f"/proc/{second.pid}/environ").read_bytes()
+    finally:
+        second.end()
+
+
 @pytest.mark.parametrize("text", ["exit 0", "exec sleep 600", "echo hello >&0; exec sleep 600"])
 def test_a_program_that_does_not_say_that_it_is_ready_is_ended_and_not_asked(
     place: Path, monkeypatch: pytest.MonkeyPatch, text: str

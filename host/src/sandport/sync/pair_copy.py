@@ -128,12 +128,15 @@ class _Other:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        source_fd = os.dup(self._source_fd)
+        try:
+            source_fd = os.dup(self._source_fd)
+        except OSError:  # No descriptor is free; the first one does it all.
+            return
         try:
             target_fd = os.dup(self._target_fd)
-        except BaseException:
+        except OSError:
             os.close(source_fd)
-            raise
+            return
         thread = threading.Thread(target=self._run, args=(source_fd, target_fd), name="sandport-copy")
         try:
             thread.start()
@@ -184,7 +187,7 @@ def _kinds_of(devices: tuple[int, int]) -> set[bytes]:
                 mount, _, file_system = line.partition(b" - ")
                 major, minor = mount.split(b" ", 3)[2].split(b":")
                 kinds[os.makedev(int(major), int(minor))] = file_system.partition(b" ")[0]
-    except FileNotFoundError:
-        # Another system than Linux, or one without /proc: nothing is known.
+    except OSError:
+        # Another system than Linux, one without /proc, or no descriptor is free: nothing is known.
         return {b""}
     return {kinds.get(device, b"") for device in devices}

@@ -29,6 +29,7 @@ _PATIENCE_S: Final = 2.0
 """How long to wait for the last few small files once this process has nothing left to do. Who takes longer is ended,
 and nothing is lost: this process copies them."""
 
+_ENVIRONMENT: Final = ("LD_LIBRARY_PATH",)
 _POLL_EVERY_S: Final = 0.05
 _ANSWER_BYTES: Final = 64 << 10
 
@@ -83,6 +84,8 @@ class SecondProcess:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     cwd="/",
+                    # It needs nothing of what may be secret here; an interpreter may be found by its library's path.
+                    env={name: value for name in _ENVIRONMENT if (value := os.environ.get(name)) is not None},
                     # What a terminal sends goes to this process, which then sees to that one.
                     start_new_session=True,
                 )
