@@ -118,3 +118,9 @@ def test_a_lease_that_has_ended_is_told_and_nothing_runs(sandport: Command) -> N
     assert (done.object["error"]["condition"], done.object["error"]["dispatched"]) == ("LeaseLost", "no")
     (line,) = done.lines
     assert "it has ended (ended by request)" in line
+
+
+def test_a_lease_that_nobody_knows_is_told_with_the_command_that_lists_them(sandport: Command) -> None:
+    done = sandport("exec", "nope", "--", "true")
+    assert (done.code, done.lines[0]) == (2, "sandport: there is no lease 'nope'")
+    assert "'sandport leases' lists" in done.lines[1]

@@ -232,6 +232,14 @@ def test_something_missing_after_a_failure_leaves_the_programs_code(sandport: Co
     assert "--out gone: " in done.err
 
 
+def test_the_end_of_a_worker_is_told_once(sandport: Command) -> None:
+    """Without isolation a command can reach it."""
+    script = "set -- $(cat /proc/$PPID/stat); grep -q sandport_provider_local /proc/$4/cmdline && kill -9 $4; sleep 20"
+    done = sandport("run", "-c", "isolation=none", "--", "sh", "-c", script)
+    assert done.code == 125
+    assert done.err.count("was killed by SIGKILL") == 1
+
+
 def test_what_was_refused_on_its_way_out_is_no_success(sandport: Command) -> None:
     script = "mkdir d; ln -s /etc/passwd d/p; mkfifo d/pipe; echo 1 >d/1; exit $0"
     done = sandport("run", "-q", "--json", "--out", "d:dd", "--", "sh", "-c", script, "0")

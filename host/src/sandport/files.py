@@ -232,7 +232,8 @@ class Files:
             return inside or b"."
         raise PathOutsideRoot(
             f"{os.fsdecode(remote)!r} is not below the sandbox's working directory {os.fsdecode(top)!r}; "
-            "only files below it can be moved"
+            "only files below it can be moved",
+            dispatched="no",
         )
 
 

@@ -28,7 +28,8 @@ class Captured(Struct, frozen=True, kw_only=True):
     untaken_bytes: int = 0
     """Of the dropped ones: never handed on, because the consumer stalled beyond the command's time-out."""
     end: StreamEnd = "seen"
-    """`heldOpen`: something that the command left behind still holds the stream."""
+    """`heldOpen`: its end was not seen: something that the command left behind still holds the stream, or whoever takes
+    the output was too slow for the time-out, and the rest was dropped (`untaken_bytes`)."""
     spilled_to: str | None = None
     """The file that has every byte, where one was asked for."""
 

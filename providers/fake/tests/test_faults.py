@@ -1,5 +1,6 @@
 """Orders that an honest worker can carry out: each happens where, for whom and as often as it says."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -377,3 +378,8 @@ async def test_a_wrong_order_is_refused_where_it_is_given(fake: Fake) -> None:
         fake.order("list.before", "skew", by_s=1)
     with pytest.raises(errors.ConfigInvalid, match="by_s"):
         fake.order("list.before", "late")
+
+
+def test_a_point_that_there_is_not_is_told_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigInvalid, match=r"'aquire\.befor'; did you mean 'acquire\.before'\?"):
+        Fake(tmp_path / "home").order("aquire.befor", "crash")

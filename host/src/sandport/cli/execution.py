@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from sandport.errors import NotSupported
+from sandport.errors import LeaseLost, NotSupported
 from sandport.host import Host, ProviderFacts
 from sandport.sandbox import Sandbox
 from sandport_protocol.capabilities import effective_groups
@@ -40,7 +40,9 @@ class _Performance:
         self._report = report
         self._interrupts = settings.interrupts
         self._records = Records(settings, usual="error" if plan.task.talk == "quiet" else "warning")
-        self._narrator = Narrator(plan.task.talk, settings, report, for_machine=plan.task.as_json)
+        self._narrator = Narrator(
+            plan.task.talk, settings, report, for_machine=plan.task.as_json, told=self._records.told
+        )
         self._records.before_each = self._narrator.status.clear
         self._screen = Screen(Terminal(), self._records) if plan.task.on_terminal else None
         self._opened_ms = now_ms()
@@ -128,7 +130,12 @@ class _Performance:
         narrator, report = self._narrator, self._report
         lease = contextlib.AsyncExitStack()
         with narrator.phase("attach", f"attaching to {held.which}"):
-            sandbox = await lease.enter_async_context(host.attach(held.which))
+            try:
+                sandbox = await lease.enter_async_context(host.attach(held.which))
+            except LeaseLost as error:
+                if held.which in str(error):
+                    raise
+                raise LeaseLost(f"lease {held.which}: {error}", dispatched=error.dispatched) from error
         async with lease:
             row = await host.store.lease(sandbox.lease_id)
             report.ids.sandbox, report.ids.lease, report.name = sandbox.id, sandbox.lease_id, row.name

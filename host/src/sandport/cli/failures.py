@@ -56,9 +56,13 @@ def failure_of(error: BaseException, *, started: bool = False) -> Failure:
     """
     error = _single(error)
     code = _code(error)
+    words = str(error)
+    # Its class is in the store, which is not imported for a message.
+    if type(error).__name__ == "LeaseUnknown" and words.startswith("there is no lease") and "ever leased" not in words:
+        words += "\n'sandport leases' lists those that there are"
     return Failure(
         condition=type(error).__name__ if _ours(error) else "Bug",
-        message=unicode_text(str(error) if _ours(error) else f"{type(error).__name__}: {error}"),
+        message=unicode_text(words if _ours(error) else f"{type(error).__name__}: {error}"),
         retry=getattr(error, "retry", "never"),
         dispatched=getattr(error, "dispatched", "unknown"),
         code=exit_codes.OURS if started and code == exit_codes.USAGE else code,

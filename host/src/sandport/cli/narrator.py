@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from .application import Settings
 from .failures import OutputFailed, failure_of
@@ -23,9 +23,13 @@ class Narrator:
         settings: What the shared options say.
         report: Where times and failures go.
         for_machine: A program reads what comes of it, so that nothing is drawn.
+        told: What the log has said of failures already; it may grow.
     """
 
-    def __init__(self, talk: Talk, settings: Settings, report: Report, *, for_machine: bool) -> None:
+    def __init__(
+        self, talk: Talk, settings: Settings, report: Report, *, for_machine: bool, told: Sequence[str] = ()
+    ) -> None:
+        self._told = told
         self.talk = talk
         self.report = report
         self.status = Status(quiet=talk == "quiet" or for_machine)
@@ -61,5 +65,7 @@ class Narrator:
             return  # as any program in a pipe: whoever closed it knows
         if self._settings.interrupts.received is not None and self.talk != "verbose":
             return  # the cancelled call says that it was cancelled; clean-up that fails is in the log
+        if any(failure.message.startswith(one) for one in self._told):
+            return  # the end of a worker, say, which is in the log whoever it hits
         text = failure.message if of is None else f"{of.option}: {failure.message}"
         say(text if failure.condition != "Bug" else f"a fault in sandport itself: {text}\nrun it again with --debug")

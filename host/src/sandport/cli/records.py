@@ -21,12 +21,14 @@ class Records:
 
     Attributes:
         errors: The text of every record of level error and above.
+        told: Those of them that a person was, or will be, shown.
         before_each: Called before a record is written, to make room for it.
     """
 
     def __init__(self, settings: Settings, *, usual: Level = "warning") -> None:
         threshold: Any = settings.log_level or ("debug" if settings.debug else usual)
         self.errors: list[str] = []
+        self.told: list[str] = []
         self.before_each: Callable[[], object] | None = None
         self._later: list[Callable[[], None]] | None = None
         self.log = Log(self._json if settings.log_format == "json" else self._plain, threshold=threshold)
@@ -45,6 +47,8 @@ class Records:
 
     def _plain(self, level: Level, event: str, fields: dict[str, Any]) -> None:
         self._note(level, event)
+        if level in {"error", "critical"}:
+            self.told.append(unicode_text(event))
         # A value of several lines, such as an error with its remedy, stays one word of the record.
         rest = "".join(f" {name}={'; '.join(str(value).splitlines())}" for name, value in fields.items())
         first, *further = event.splitlines() or [""]  # a traceback is read line by line

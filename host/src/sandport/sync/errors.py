@@ -58,8 +58,8 @@ class SyncError(SandportError):
 
     dispatched: Dispatched = "unknown"
 
-    def __init__(self, message: str, *, path: bytes = b"") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, path: bytes = b"", dispatched: Dispatched | None = None) -> None:
+        super().__init__(message, dispatched=dispatched)
         self.path = path
 
 

@@ -314,7 +314,7 @@ def open_host_source(path: bytes) -> tuple[int, bool]:
         return os.open(path, _OPEN_TREE if is_tree else OPEN_FILE & ~os.O_NOFOLLOW), is_tree
     except (FileNotFoundError, NotADirectoryError) as error:
         what = "is a link to something that does not exist" if os.path.islink(path) else "does not exist"
-        raise SourceMissingError(f"{printable(path)} {what}; check the path", path=path) from error
+        raise SourceMissingError(f"{printable(path)} {what}; check the path", path=path, dispatched="no") from error
     except OSError as error:
         raise failure(error, path, "open") from error
 

@@ -80,6 +80,7 @@ def find_source(root_fd: int, path: bytes, *, poll: Callable[[], None]) -> Found
                 f"{printable(path)} does not exist in the sandbox; check the path, which is relative to the "
                 "sandbox's working directory",
                 path=path,
+                dispatched="no",
             ) from error
         raise failure(error, path, "find") from error
     return found

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sandport_sdk.config import decode
+from sandport_sdk.config import decode, nearest
 from sandport_sdk.v1 import errors
 
 from . import config as orders
@@ -216,8 +216,17 @@ class Fake:
         try:
             decode(orders.Orders, content)
         except errors.ConfigInvalid as error:
-            raise errors.ConfigInvalid(f"no such order: {error}", detail=error.detail) from None
+            raise errors.ConfigInvalid(f"no such order: {error}{_meant(said['faults'])}", detail=error.detail) from None
         replace(self.state_dir / "faults.json", content)
+
+
+def _meant(faults: list[dict[str, Any]]) -> str:
+    """What the last order probably meant, where its point is none."""
+    point = faults[-1].get("point") if faults else None
+    if not isinstance(point, str) or point in orders.POINTS:
+        return ""
+    guess = nearest(point, orders.POINTS)
+    return f"; did you mean {guess!r}?" if guess else f"; there are: {', '.join(orders.POINTS)}"
 
 
 def _marked() -> list[tuple[int, str]]:
