@@ -20,14 +20,17 @@ from sandport_provider_local.keeper import Keeper, Plan
 from sandport_provider_local.launch import plan_of
 from sandport_provider_local.link import Link
 from sandport_provider_local.places import Place, Record
+from sandport_provider_local.seccomp import program
 from sandport_provider_local.term import Term
 from sandport_sdk.testing import new_id
 
 HERE = Machine(
     bwrap="/usr/bin/bwrap",
     version=(0, 8, 0),
+    architecture="x86_64",
     links=(("/bin", "usr/bin"),),
     directories=("/usr", "/lib64"),
+    hidden=("/proc/keys",),
     etc=("/etc/localtime",),
     prefixes=("/opt/python", "/opt/python/venv"),
     python="/opt/python/bin/python3",
@@ -52,6 +55,12 @@ def test_the_network_is_cut_unless_it_is_granted_and_only_then_names_are_looked_
 def test_an_option_that_an_older_bubblewrap_does_not_know_is_left_out() -> None:
     assert "--disable-userns" in words(Boundary())
     assert "--disable-userns" not in words(Boundary(), HERE._replace(version=(0, 6, 1)))
+
+
+def test_the_filter_of_the_machine_is_a_step_and_an_unknown_machine_has_none() -> None:
+    rows = [row for row in steps(Boundary(), HERE) if row[0] == "seccomp"]
+    assert [bytes.fromhex(text) for _, text in rows] == [program("x86_64", network=False)]
+    assert "seccomp" not in words(Boundary(), HERE._replace(architecture="m68k"))
 
 
 def test_what_is_shown_already_is_not_shown_again() -> None:

@@ -10,6 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from . import seccomp
+
 WORKING_DIRECTORY = "/sandbox"
 TEMPORARY = "/tmp"
 USER = "sandbox"
@@ -23,6 +25,8 @@ CERTAIN = (
     *("/etc/services", "/etc/protocols", "/etc/mime.types"),
 )
 """What of the host's /etc is there inside, where the host has it."""
+HIDDEN = ("/proc/keys", "/proc/key-users")
+"""What of /proc is the machine's in every namespace, and is covered: whose keys there are, by name."""
 RESERVE_PIDS = 2
 """Processes of a sandbox that are not its commands': bubblewrap's own and the init."""
 
@@ -59,10 +63,14 @@ class Machine(NamedTuple):
 
     bwrap: str
     version: tuple[int, ...]
+    architecture: str
+    """What `uname -m` says."""
     links: tuple[tuple[str, str], ...]
     """Names at the top that are symbolic links, and what they lead to: /bin and the like."""
     directories: tuple[str, ...]
     """Directories at the top that are shown: /usr, and /bin and the like where they are directories."""
+    hidden: tuple[str, ...]
+    """What of `HIDDEN` is there."""
     etc: tuple[str, ...]
     """What of `CERTAIN` is there."""
     prefixes: tuple[str, ...]
@@ -76,7 +84,7 @@ class Machine(NamedTuple):
 
 Step = tuple[str, ...]
 """`arg WORD...` as it is; `bind SOURCE TARGET` and `ro SOURCE TARGET`, whose source may be where the sandbox's user has
-no way to; `file TARGET TEXT`; `copy SOURCE TARGET`, a file that the keeper reads."""
+no way to; `file TARGET TEXT`; `copy SOURCE TARGET`, a file that the keeper reads; `seccomp PROGRAM`, in hexadecimal."""
 
 
 def steps(boundary: Boundary, machine: Machine, *, folders: bool = True) -> list[Step]:
@@ -89,6 +97,8 @@ def steps(boundary: Boundary, machine: Machine, *, folders: bool = True) -> list
             try whether isolation is to be had it takes none.
     """
     made: list[Step] = [("arg", *_namespaces(boundary, machine))]
+    if filter_ := seccomp.program(machine.architecture, network=boundary.network):
+        made.append(("seccomp", filter_.hex()))
     made += [("arg", "--ro-bind", directory, directory) for directory in machine.directories]
     made += [("arg", "--symlink", target, link) for link, target in machine.links]
     made.append(("arg", "--dir", "/etc"))
@@ -98,6 +108,7 @@ def steps(boundary: Boundary, machine: Machine, *, folders: bool = True) -> list
         texts["resolv.conf"] = machine.resolv_conf
     made += [("file", f"/etc/{name}", text) for name, text in texts.items()]
     made.append(("arg", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"))
+    made += [("arg", "--ro-bind", "/dev/null", path) for path in machine.hidden]
     made.append(("arg", "--dir", "/run", "--dir", "/var/tmp", "--symlink", "/run", "/var/run"))
     if folders:
         made += [("bind", "sandbox", WORKING_DIRECTORY), ("bind", "tmp", TEMPORARY)]

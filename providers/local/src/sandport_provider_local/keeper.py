@@ -129,6 +129,8 @@ def become_bubblewrap(plan: Plan, cgroup: Cgroup | None, parent: int) -> NoRetur
         elif verb in (b"bind", b"ro"):
             arguments += [b"--ro-bind" if verb == b"ro" else b"--bind", b"", words[1]]
             places.append((len(arguments) - 2, words[0]))
+        elif verb == b"seccomp":
+            arguments += [b"--seccomp", b"%d" % in_memory(bytes.fromhex(words[0].decode()))]
         else:
             text = words[1] if verb == b"file" else read_whole(words[0])
             arguments += [b"--file", b"%d" % in_memory(text), words[0 if verb == b"file" else 1]]
@@ -138,6 +140,7 @@ def become_bubblewrap(plan: Plan, cgroup: Cgroup | None, parent: int) -> NoRetur
         if plan.processes is not None:
             resource.setrlimit(resource.RLIMIT_NPROC, (plan.processes, plan.processes))
         namespaces.become(plan.uid)
+    namespaces.leave_keyring()  # After the change of user, whose key it is then.
     for (place, _), source in zip(places, sources, strict=True):
         arguments[place] = source
     listed = in_memory(b"".join(word + b"\0" for word in arguments))

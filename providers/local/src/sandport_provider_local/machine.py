@@ -11,7 +11,7 @@ from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 from . import init, link, proc, spawn
-from .bubblewrap import CERTAIN, Machine, is_within
+from .bubblewrap import CERTAIN, HIDDEN, Machine, is_within
 
 FIRST_ID = 1879048192
 """Users of sandboxes begin here: far from people's, from those of containers, and from 2**31."""
@@ -43,8 +43,10 @@ def look() -> Machine:
     return Machine(
         bwrap=bwrap,
         version=_version(bwrap),
+        architecture=os.uname().machine,
         links=tuple((top, os.readlink(top)) for top in tops if os.path.islink(top)),
         directories=directories,
+        hidden=tuple(path for path in HIDDEN if os.path.exists(path)),
         etc=tuple(path for path in CERTAIN if os.path.exists(path)),
         prefixes=_prefixes(directories),
         python=os.path.realpath(sys.executable),

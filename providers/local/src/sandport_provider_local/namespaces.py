@@ -1,6 +1,6 @@
-"""What only root may do before bubblewrap runs: show its paths to another user, and become that user.
+"""What bubblewrap does not do, and is done before it runs: a keyring of its own, and for root a user of its own.
 
-The paths are below directories that are closed to others, so they are shown in a mount namespace of their own. By
+What root shows is below directories that are closed to others, so it is shown in a mount namespace of its own. By
 ctypes, since Python has no calls for it. All of it is done by a process that has just been forked and becomes
 bubblewrap: whatever fails, the process ends, and the namespace with it.
 """
@@ -24,6 +24,16 @@ _OPEN_TREE, _MOVE_MOUNT = 428, 429
 _PIVOT_ROOT = {"x86_64": 155, "i686": 217, "armv7l": 218, "armv8l": 218, "ppc64le": 203, "s390x": 217}
 _PIVOT_ROOT_ELSE = 41
 """Of the table that all newer architectures share."""
+_KEYCTL = {
+    ("x86_64", 64): 250,
+    ("aarch64", 64): 219,
+    ("riscv64", 64): 219,
+    ("i686", 32): 288,
+    ("armv7l", 32): 311,
+    ("armv8l", 32): 311,
+}
+"""By machine and the width of this process, whose calls are others where it is not the machine's."""
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 
@@ -76,6 +86,17 @@ def become(uid: int) -> None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
+
+
+def leave_keyring() -> None:
+    """Have a new, empty session keyring in place of the one that this process has from the host's session.
+
+    What fails here is no fault: some kernels have no keys, containers forbid the call, and a user has so many keys.
+    Where the filter stands (`seccomp`), nothing inside reaches any keyring, whosever it is.
+    """
+    number = _KEYCTL.get((os.uname().machine, 8 * ctypes.sizeof(ctypes.c_void_p)))
+    if number is not None:
+        _syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, 0)
 
 
 def die_with(parent: int) -> bool:
