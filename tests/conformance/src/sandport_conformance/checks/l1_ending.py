@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ _GRACE_S = 3.0
 """What PROC-5 and PROC-10 give beside `drainMs`."""
 _QUICK = 30
 _SILENCE_S = 1.0
+_BETWEEN_SIGNALS_S = 0.002
 _LONGEST_SILENCE_S = 8.0
 _HOLDS_THE_PIPE = ("sh", "-c", '"$@"; :', "sh")
 """Stays between the host and the worker, with the worker's stdin open, and does nothing."""
@@ -215,6 +217,20 @@ def sigterm_while_idle(stage: Stage) -> str:
 
 
 @PROCESS.story
+def sigterm_until_the_end(stage: Stage) -> str:
+    """SIGTERM again and again, every few milliseconds, until the process is gone: how it ended."""
+    session = stage.spawn(greet=False)
+    greet_with_short_drain(session)
+    session.ping()
+    over_s = time.monotonic() + time_to_end(session)
+    session.process.signal(signal.SIGTERM)
+    while session.process.exit_cause is None and time.monotonic() < over_s:
+        os.kill(session.process.pid, signal.SIGTERM)  # past the record, in which the first one stands for all
+        session.process.wait_exit(_BETWEEN_SIGNALS_S)
+    return session.exit(time_to_end(session))
+
+
+@PROCESS.story
 def sigterm_while_busy(stage: Stage) -> Busy:
     """SIGTERM, twice, to a worker in which a command runs."""
     session = stage.spawn(greet=False)
@@ -288,6 +304,19 @@ def expect_orderly(cause: str) -> None:
 def sigterm_ends_an_idle_worker(lab: Lab) -> None:
     """SIGTERM ends an idle worker, which exits by itself in time."""
     expect_orderly(tell(lab, PROCESS, sigterm_while_idle))
+
+
+@check(
+    "PROC-10",
+    part="repeated",
+    uses=Uses.OWN,
+    why="Who waits for a worker asks again; what ends by the signal then looks like a crash.",
+    broken="gives the signal back to the system before it exits, so that the next one kills it on its way out",
+    fix="Keep the handler, or ignore the signal, up to the last instruction; an exit that runs clean-up resets it.",
+)
+def sigterm_ends_a_worker_in_order_however_often_it_comes(lab: Lab) -> None:
+    """SIGTERM that comes again until the process is gone ends it by its own exit all the same."""
+    expect_orderly(tell(lab, PROCESS, sigterm_until_the_end))
 
 
 @check(

@@ -177,6 +177,16 @@ class DiesOfSigterm(Healthy):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+@mutant("PROC-10/repeated")
+class GivesTheSignalBack(Healthy):
+    """Leaves SIGTERM to the system once it is on its way out."""
+
+    def leave(self) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(0.05)
+        super().leave()
+
+
 @mutant("PROC-10/busy")
 class ExitsWhereItStands(Healthy):
     """Exits at once on SIGTERM, whatever runs."""
