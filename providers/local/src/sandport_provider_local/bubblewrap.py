@@ -73,8 +73,8 @@ class Machine(NamedTuple):
     """What of `HIDDEN` is there."""
     etc: tuple[str, ...]
     """What of `CERTAIN` is there."""
-    prefixes: tuple[str, ...]
-    """Directories of the running interpreter that are not in one of those."""
+    interpreter: tuple[str, ...]
+    """Directories and files of the running interpreter; see `interpreter.Interpreter.shown`."""
     python: str
     """The interpreter that runs the init inside: a path that is the same there."""
     code: tuple[tuple[str, str], ...]
@@ -114,7 +114,7 @@ def steps(boundary: Boundary, machine: Machine, *, folders: bool = True) -> list
         made += [("bind", "sandbox", WORKING_DIRECTORY), ("bind", "tmp", TEMPORARY)]
     else:
         made.append(("arg", "--dir", WORKING_DIRECTORY, "--tmpfs", TEMPORARY))
-    shown = (*machine.prefixes, *boundary.expose)
+    shown = (*machine.interpreter, *boundary.expose)
     made += [("ro", path, path) for path in _outermost(shown, besides=machine.directories)]
     made += [("copy", source, f"{CODE}/{name}") for source, name in machine.code]
     made.append(("arg", "--remount-ro", "/", "--chdir", WORKING_DIRECTORY))

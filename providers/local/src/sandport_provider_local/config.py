@@ -12,6 +12,7 @@ from msgspec import Meta
 from sandport_sdk.v1 import Config, errors
 
 from .bubblewrap import is_within
+from .interpreter import Closed
 
 LEAST_MEMORY_BYTES = 32 * 1024 * 1024
 """The init and bubblewrap take some 12 MiB of it."""
@@ -87,9 +88,7 @@ def refusal(path: str, *, homes: frozenset[str], state_dir: Path) -> str | None:
         return f"is written with dots or slashes that it does not need; write {os.path.normpath(path)!r}"
     if not os.path.isdir(path):
         return "is not a directory of this machine; make it first, or expose the directory that holds the file"
-    states = [os.path.realpath(state_dir)]
-    if state_dir.parent.name == "workers":  # So the host has it in its own home.
-        states.append(os.path.realpath(state_dir.parent.parent))
+    states = _states(state_dir)
     for name in (path, os.path.realpath(path)):
         if name == "/":
             return "is all of this machine; name the directories that are needed"
@@ -100,6 +99,19 @@ def refusal(path: str, *, homes: frozenset[str], state_dir: Path) -> str | None:
         if any(is_within(name, state) or is_within(state, name) for state in states):
             return "holds the host's own state, or is in it; keep what is to be seen elsewhere"
     return None
+
+
+def closed(state_dir: Path | None) -> Closed:
+    """What `expose` refuses, for what is shown without being asked for."""
+    states = [] if state_dir is None else _states(state_dir)
+    return Closed(_homes(), frozenset((*_SYSTEM, *states)))
+
+
+def _states(state_dir: Path) -> list[str]:
+    states = [os.path.realpath(state_dir)]
+    if state_dir.parent.name == "workers":  # So the host has it in its own home.
+        states.append(os.path.realpath(state_dir.parent.parent))
+    return states
 
 
 def _homes() -> frozenset[str]:

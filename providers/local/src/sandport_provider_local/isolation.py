@@ -31,7 +31,13 @@ def unprotected() -> str:
 class Isolation:
     """What this worker knows of isolation here. It is found out once, when somebody needs it."""
 
-    def __init__(self) -> None:
+    def __init__(self, state_dir: Path | None = None) -> None:
+        """Know nothing yet.
+
+        Args:
+            state_dir: Where the provider keeps its sandboxes, which is shown to none.
+        """
+        self._state_dir = state_dir
         self._machine: Machine | None = None
         self._tried = asyncio.Lock()
         self._known = False
@@ -45,7 +51,7 @@ class Isolation:
             OSError: There are no descriptors or processes left to look with.
         """
         if self._machine is None:
-            self._machine = await asyncio.to_thread(machine.look)
+            self._machine = await asyncio.to_thread(machine.look, self._state_dir)
         return self._machine._replace(resolv_conf=machine.name_servers())
 
     async def obstacle(self) -> str | None:

@@ -11,7 +11,9 @@ from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 from . import init, link, proc, spawn
-from .bubblewrap import CERTAIN, HIDDEN, Machine, is_within
+from .bubblewrap import CERTAIN, HIDDEN, Machine
+from .config import closed
+from .interpreter import Interpreter
 
 FIRST_ID = 1879048192
 """Users of sandboxes begin here: far from people's, from those of containers, and from 2**31."""
@@ -25,8 +27,11 @@ class NoBubblewrap(Exception):
     """There is no bubblewrap here, or none that can be run; the text says what to do."""
 
 
-def look() -> Machine:
+def look(state_dir: Path | None = None) -> Machine:
     """What is there now; takes some milliseconds, most of them for bubblewrap's version.
+
+    Args:
+        state_dir: Where this provider keeps its sandboxes, which is shown to none.
 
     Raises:
         NoBubblewrap: There is none.
@@ -48,7 +53,7 @@ def look() -> Machine:
         directories=directories,
         hidden=tuple(path for path in HIDDEN if os.path.exists(path)),
         etc=tuple(path for path in CERTAIN if os.path.exists(path)),
-        prefixes=_prefixes(directories),
+        interpreter=Interpreter.running().shown(closed(state_dir)),
         python=os.path.realpath(sys.executable),
         code=_code(),
         resolv_conf=name_servers(),
@@ -65,14 +70,6 @@ def _version(bwrap: str) -> tuple[int, ...]:
         return tuple(int(part) for part in said.split()[-1].split(".") if part.isdigit())
     except (FileNotFoundError, PermissionError, subprocess.SubprocessError, IndexError, UnicodeError) as error:
         raise NoBubblewrap(f"{bwrap} cannot be run: {error}") from error
-
-
-def _prefixes(directories: tuple[str, ...]) -> tuple[str, ...]:
-    """The directories of the running interpreter, by the names that it has for them and by their own."""
-    named = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
-    prefixes = {path for name in named for path in (os.path.normpath(name), os.path.realpath(name))}
-    outside = (path for path in prefixes if path != "/" and not any(is_within(path, top) for top in directories))
-    return tuple(sorted(outside))
 
 
 def _code() -> tuple[tuple[str, str], ...]:

@@ -51,7 +51,7 @@ class LocalProvider(Provider):
         super().__init__(session)
         self._sandboxes: dict[str, Sandbox] = {}
         self._gone: dict[str, None] = {}
-        self._isolation = Isolation()
+        self._isolation = Isolation(session.state_dir)
         self._output_limit_bytes = max(0, session.limits.frame_bytes - FRAME_MARGIN_BYTES) * 3 // 8
         """Both streams of a result, in base64, must fit in one frame."""
 
