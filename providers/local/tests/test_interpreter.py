@@ -95,8 +95,9 @@ def test_a_part_that_leads_to_what_is_closed_is_left_out(tmp_path: Path) -> None
 
 def test_an_environment_in_a_home_or_in_the_state_is_still_shown(tmp_path: Path) -> None:
     """As those of pyenv and pipx are; nothing of what surrounds it is."""
-    prefix = made(tmp_path / "home" / "state" / "venv")
-    closed = Closed(homes=frozenset({f"{tmp_path}/home"}), places=frozenset({f"{tmp_path}/home/state"}))
+    state = tmp_path / "person" / "state"
+    prefix = made(state / "venv")
+    closed = Closed(homes=frozenset({os.fspath(state.parent)}), places=frozenset({os.fspath(state)}))
     assert shown(closed, prefix) == [".", "bin/python3.11"]
 
 
