@@ -16,7 +16,7 @@ WRONG = [
     (["run", "--exclude", "x", "--", "true"], "--exclude x: nothing is copied that it could leave something out of"),
     (["run", "--gitignore", "--out", "x", "--", "true"], "--gitignore: nothing is copied"),
     (["run", "--expose", "gone", "--", "true"], "--expose gone: there is no such folder here"),
-    (["run", "-p", "fake", "--expose", ".", "--", "true"], "--expose .: only provider 'local' shows directories"),
+    (["run", "-p", "fake", "--expose", ".", "--", "true"], "--expose .: provider 'fake' does not show directories"),
     (["run", "--expose", ".", "-c", "expose=1", "--", "true"], "--expose: config expose is no list of directories"),
     (["sync", "in"], "Missing argument 'LEASE'"),
     (["sync", "in", "box"], "Missing argument 'LOCAL'"),

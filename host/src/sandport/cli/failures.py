@@ -58,7 +58,8 @@ def failure_of(error: BaseException, *, started: bool = False) -> Failure:
     code = _code(error)
     words = str(error)
     # Its class is in the store, which is not imported for a message.
-    if type(error).__name__ == "LeaseUnknown" and words.startswith("there is no lease") and "ever leased" not in words:
+    is_unknown = type(error).__name__ == "LeaseUnknown" and words.startswith("there is no lease")
+    if is_unknown and "ever leased" not in words and "did you mean" not in words:
         words += "\n'sandport leases' lists those that there are"
     return Failure(
         condition=type(error).__name__ if _ours(error) else "Bug",
