@@ -68,13 +68,14 @@ class Reader:
             cwd=self.folder,
             env=self.variables,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,  # In the order of a terminal.
             text=True,
             timeout=HANG_S,
             check=False,
         )
         wanted = ".*".join(map(re.escape, told.split("...")))
-        printed = done.stdout + done.stderr
+        printed = done.stdout
         assert re.fullmatch(wanted, printed, re.DOTALL), f"$ {command}\n{printed}\nis not\n{told}"
 
 

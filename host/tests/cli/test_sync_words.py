@@ -16,7 +16,6 @@ WRONG = [
     (["run", "--exclude", "x", "--", "true"], "--exclude x: nothing is copied that it could leave something out of"),
     (["run", "--gitignore", "--out", "x", "--", "true"], "--gitignore: nothing is copied"),
     (["run", "--expose", "gone", "--", "true"], "--expose gone: there is no such folder here"),
-    (["run", "-p", "fake", "--expose", ".", "--", "true"], "--expose .: provider 'fake' does not show directories"),
     (["run", "--expose", ".", "-c", "expose=1", "--", "true"], "--expose: config expose is no list of directories"),
     (["sync", "in"], "Missing argument 'LEASE'"),
     (["sync", "in", "box"], "Missing argument 'LOCAL'"),
@@ -91,3 +90,8 @@ def test_a_mode_without_its_zero_is_refused_with_a_hint(text: str) -> None:
 )
 def test_a_size_may_have_a_unit(text: str, size: int) -> None:
     assert size_bytes("--max-bytes", text) == size
+
+
+def test_a_provider_that_shows_no_directories_is_asked_and_named(capfd: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["run", "-p", "fake", "--expose", ".", "--", "true"], Interrupts()) == 2
+    assert "--expose .: provider 'fake' does not show directories" in capfd.readouterr().err

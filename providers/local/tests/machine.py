@@ -18,8 +18,14 @@ def running(word: str) -> list[int]:
 
 def started(word: str, count: int = 1) -> list[int]:
     """As `running`, once there are so many: a process shows its arguments a moment after it was started."""
-    until(lambda: len(running(word)) == count, f"{count} processes run with {word}")
-    return running(word)
+    found: list[int] = []
+
+    def are_there() -> bool:
+        found[:] = running(word)  # Kept: amid an exec, a moment later, a process may show none.
+        return len(found) == count
+
+    until(are_there, f"{count} processes run with {word}")
+    return found
 
 
 def arguments_of(pid: int) -> list[bytes]:
