@@ -17,18 +17,20 @@ from sandport_sdk.testing import new_id
 
 PROGRAM = Path(__file__).resolve().parents[1] / "worker.py"
 CREDIT_BYTES = 1000
+WINDOW_BYTES = 256 * 1024
 SLOW = "while :; do echo x; sleep 0.05; done"
 FLOOD = "exec yes"
 
 
 class Worker:
-    """The worker with one sandbox, and a host that gives no credit by itself."""
+    """The worker with one sandbox, and a host that gives credit only for the commands of which it takes the output."""
 
     def __init__(self, process: subprocess.Popen[bytes], state_dir: Path) -> None:
         self.sandbox_id = new_id()
         self._process = process
         self._last = 0
-        self.output: dict[int, bytes] = {}
+        self.output: dict[int, bytearray] = {}
+        self.taken: set[int] = set()
         hello = {"protocolVersions": [1], "host": {"name": "test", "version": "1"}, "storeId": "store"}
         limits = {"creditBytes": CREDIT_BYTES}
         self.answer(self.ask("initialize", **hello, stateDir=str(state_dir), limits=limits))
@@ -42,6 +44,18 @@ class Worker:
         self._last += 1
         self._write({"jsonrpc": "2.0", "id": self._last, "method": method, "params": params})
         return self._last
+
+    def credit(self, number: int, count: int) -> None:
+        self.tell("credit", id=number, stream="stdout", bytes=count)
+
+    def take(self, number: int) -> None:
+        """From now on take a command's output as it comes, and give credit for what was taken, as a host does.
+
+        Credit for a whole flood at once would let it grow in the worker for as long as this reads more slowly, which
+        on a loaded machine is longer than a worker bears a silent host.
+        """
+        self.taken.add(number)
+        self.credit(number, WINDOW_BYTES)
 
     def run(self, shell: str, **params: Any) -> int:
         return self.ask("execute", sandboxId=self.sandbox_id, shell=shell, **params)
@@ -59,7 +73,9 @@ class Worker:
             if message.get("method") == "output":
                 params = message["params"]
                 piece = base64.b64decode(params.get("data", ""))
-                self.output[params["id"]] = self.output.get(params["id"], b"") + piece
+                self.output.setdefault(params["id"], bytearray()).extend(piece)
+                if piece and params["id"] in self.taken:
+                    self.credit(params["id"], len(piece))
             elif message.get("id") == number:
                 result: dict[str, Any] = message["result"] if "result" in message else message["error"]["data"]
                 return result
@@ -103,7 +119,7 @@ def test_what_a_command_leaves_writing_keeps_nobody_waiting(worker: Worker, chat
     assert worker.answer(number)["condition"] == "Cancelled"
 
     number = worker.leave(chatter, "exit 0", live=True)
-    worker.tell("credit", id=number, stream="stdout", bytes=1 << 30)
+    worker.take(number)
     live = worker.answer(number)
     assert (live["ended"], live["stdout"]["end"]) == ("exited", "heldOpen")
     assert live["stdout"]["totalBytes"] == len(worker.output[number])
@@ -113,7 +129,7 @@ def test_output_that_waits_for_credit_is_the_commands_own_to_its_last_byte(worke
     number = worker.run("head -c 50000 /dev/zero; touch over", live=True)
     worker.wait_for("over")
     assert worker.answer(worker.run("sleep 0.5"))["ended"] == "exited"  # past the moment that its streams get
-    worker.tell("credit", id=number, stream="stdout", bytes=50_000)
+    worker.credit(number, 50_000)
     result = worker.answer(number)
     assert (result["ended"], result["stdout"]) == ("exited", {"totalBytes": 50_000, "end": "seen"})
     assert worker.output[number] == bytes(50_000)
