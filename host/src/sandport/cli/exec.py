@@ -73,6 +73,7 @@ def command(settings: Settings, /, **options: Any) -> int:
 
     Its output appears as it comes, byte for byte, and its exit code becomes ours.
     """
-    from .plan import ExecWish, exec_
+    from .invocation import exec_
+    from .plan import ExecWish
 
     return exec_(ExecWish(**options), settings)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -17,9 +16,7 @@ from sandport_protocol.v1 import VARIABLE_NAME
 
 from .application import Settings
 from .config_keys import keys_of
-from .failures import failure_of
-from .messages import say, write
-from .report import Ids, Report
+from .report import Ids
 from .transfer import Manner, Transfer, into_sandbox, out_of_sandbox, outside, patterns
 
 DEFAULT_PROVIDER = "local"
@@ -126,38 +123,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     lease: NewLease | HeldLease
     task: Task
     ids: Ids
-
-
-def run(wish: RunWish, settings: Settings) -> int:
-    """Do what was asked for; answers the exit code."""
-    ids = Ids(provider=wish.provider, environment=wish.environment)
-    return done(lambda: plan_of_run(wish, settings), settings, ids, as_json=wish.as_json)
-
-
-def exec_(wish: ExecWish, settings: Settings) -> int:
-    """Do what was asked for; answers the exit code."""
-    return done(lambda: plan_of_exec(wish, settings), settings, Ids(), as_json=wish.as_json)
-
-
-def done(planned: Callable[[], Plan], settings: Settings, ids: Ids, *, as_json: bool) -> int:
-    """Plan, carry it out, write the object that was asked for; answers the exit code."""
-    report = Report(ids=ids)
-    try:
-        plan = planned()
-    except UsageError as error:
-        failure = failure_of(error)
-        report.failed(failure)
-        say(failure.message)
-        if settings.debug:
-            write(traceback.format_exc())
-    else:
-        report.ids = plan.ids
-        from .execution import perform
-
-        perform(plan, settings, report)
-    if as_json:
-        report.write()
-    return report.code
 
 
 def plan_of_run(wish: RunWish, settings: Settings) -> Plan:

@@ -58,6 +58,7 @@ def command(settings: Settings, /, **options: Any) -> int:
 
     Its output appears as it comes, byte for byte, and its exit code becomes ours.
     """
-    from .plan import RunWish, run
+    from .invocation import run
+    from .plan import RunWish
 
     return run(RunWish(**options), settings)

@@ -11,7 +11,8 @@ from sandport.configuration import load
 from sandport.errors import UsageError
 
 from .application import Settings
-from .plan import NewWish, Plan, check_selection, check_talk, check_terminal, done, plan_of_held, plan_of_new
+from .invocation import done
+from .plan import NewWish, Plan, check_selection, check_talk, check_terminal, plan_of_held, plan_of_new
 from .report import Ids
 
 

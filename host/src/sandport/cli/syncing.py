@@ -10,7 +10,8 @@ from sandport.configuration import load
 from sandport.errors import UsageError
 
 from .application import Settings
-from .plan import HeldLease, Plan, Task, check_talk, done
+from .invocation import done
+from .plan import HeldLease, Plan, Task, check_talk
 from .report import Ids
 from .transfer import Manner, Transfer, octal, patterns, size_bytes, transfer_in, transfer_out
 
