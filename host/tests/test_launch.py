@@ -18,7 +18,7 @@ from sandport.worker.launch import WorkerCommand, WorkerProcess, spawn
 
 pytestmark = pytest.mark.anyio
 
-PROGRAM_BOUND_S = 20
+PROGRAM_BOUND_S = 60
 
 
 def start(*argv: str) -> WorkerProcess:

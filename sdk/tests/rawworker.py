@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 TESTS = Path(__file__).parent
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """Every wait ends with a failure after so long; none of them is a measure of speed."""
 SANDBOX_ID = "sp" + "a" * 26
 

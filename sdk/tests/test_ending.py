@@ -317,7 +317,7 @@ def test_a_worker_serves_a_parent_that_is_process_1() -> None:
 
 def test_a_worker_that_hears_nothing_takes_its_host_for_dead() -> None:
     """verygoodplugins/mcp-automem#137 (O03): a wrapper lives on and holds the pipe."""
-    with RawWorker().ready(hostSilenceMs=200) as worker:
+    with RawWorker().ready(hostSilenceMs=1000) as worker:
         worker.read_to_end()
         assert worker.wait() == 0
         assert "closed with 0 cancels" in worker.stderr()
@@ -325,8 +325,8 @@ def test_a_worker_that_hears_nothing_takes_its_host_for_dead() -> None:
 
 def test_a_host_that_was_heard_is_not_silent_however_long_a_handler_held_the_loop() -> None:
     """dask/distributed#8537 (R07): busy is not dead."""
-    with RawWorker().ready(hostSilenceMs=300) as worker:
-        held = worker.start("x-specimen/hold-loop", {"seconds": 0.8})
+    with RawWorker().ready(hostSilenceMs=1000) as worker:
+        held = worker.start("x-specimen/hold-loop", {"seconds": 1.5})
         ping = worker.start("ping")
         assert worker.answer(ping)["result"] is not None
         assert worker.answer(held)["result"] is None

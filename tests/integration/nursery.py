@@ -81,6 +81,9 @@ def reap(deadline: float) -> tuple[str, ...]:
 
 def run(order: Order) -> Account:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in order.signals:
+        if number != signal.SIGKILL:  # What started the tests may ignore it, as nohup does, and that is inherited.
+            signal.signal(number, signal.SIG_DFL)
     with subprocess.Popen(
         order.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as process:

@@ -18,7 +18,7 @@ from sandport.worker.stderr import Level
 from sandport_protocol.limits import Limits
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """How long a test waits for something that must come; it ends a hang and judges nothing."""
 
 QUICK = Timing(

@@ -39,7 +39,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, host: Host, method: str, *, times: i
 
 async def gone(host: Host) -> None:
     """Wait until the journal has nothing else."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while set(await states(host)) != {"gone"}:  # noqa: ASYNC110 - a row has no event
             await asyncio.sleep(0.01)
 

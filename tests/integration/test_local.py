@@ -156,7 +156,7 @@ async def test_a_time_out_kills_the_whole_tree_and_keeps_what_was_written(bare: 
     daytonaio/daytona#5144, letta-evals#262, OpenHands#5927."""
     child = tmp_path / "child"
     script = f"trap '' TERM; echo out; echo err >&2; sh -c 'trap \"\" TERM; echo $$ >{child}; sleep 600' & wait"
-    outcome = await bare.execute(shell=script, timeout_s=0.5)
+    outcome = await bare.execute(shell=script, timeout_s=1.5)
     assert (outcome.ended, outcome.exit_code, outcome.tree) == ("timedOut", None, "gone")
     assert (bytes(outcome.stdout), bytes(outcome.stderr)) == (b"out\n", b"err\n")
     assert outcome.shell_code == 124
@@ -328,7 +328,7 @@ async def test_output_that_a_stalled_consumer_never_took_is_counted_after_a_time
         Host.open(settings, home=tmp_path / "home", log=records.log) as host,
         host.lease("local") as sandbox,
     ):
-        running = asyncio.ensure_future(sandbox.execute(shell="yes flood", timeout_s=0.3, on_output=stall))
+        running = asyncio.ensure_future(sandbox.execute(shell="yes flood", timeout_s=1.5, on_output=stall))
         await eventually(lambda: handed_on > 0)
         worker = host._supervisor("local").current
         assert worker is not None
@@ -357,6 +357,6 @@ async def test_a_consumer_that_never_comes_back_does_not_keep_a_command_beyond_i
         host.lease("local") as sandbox,
         asyncio.timeout(PATIENCE_S),
     ):
-        outcome = await sandbox.execute(shell="yes flood", timeout_s=0.3, on_output=never)
+        outcome = await sandbox.execute(shell="yes flood", timeout_s=1.5, on_output=never)
     assert outcome.ended == "timedOut"
     assert 0 < outcome.stdout.untaken_bytes <= outcome.stdout.dropped_bytes

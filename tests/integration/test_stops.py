@@ -98,7 +98,7 @@ async def test_a_worker_that_ignores_everything_is_killed_step_by_step(
     open_host: OpenHost, journal: Journal, records: Records
 ) -> None:
     """O08, dask/distributed#1303: SIGTERM was caught, and nothing followed."""
-    timing = Timing(stop=StopLadder(drain_s=0.1, eof_s=0.1, term_s=0.1, kill_s=10))
+    timing = Timing(stop=StopLadder(drain_s=1.0, eof_s=1.0, term_s=1.0, kill_s=10))
     async with open_host(scripted=worker("stubborn", journal=journal.path), timing=timing) as host:
         await host.describe("scripted")
         pid = (await host._supervisor("scripted").worker()).process.pid

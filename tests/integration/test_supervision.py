@@ -143,7 +143,7 @@ async def test_crashes_and_failed_starts_do_not_count_for_each_other(supervise: 
 async def test_wedges_have_a_count_and_a_window_of_their_own(supervise: Supervise) -> None:
     """R07, dask/distributed#8537: a missed heartbeat was given up at once."""
     restart = Restart(wedges_at_most=1, wedge_window_s=3600, first_delay_s=0.001, longest_delay_s=0.001)
-    limits = Limits(heartbeat_ms=20, wedge_ms=150)
+    limits = Limits(heartbeat_ms=20, wedge_ms=1000)
     command = worker("never_answers", "--deaf")
     async with supervise(command, timing=Timing(stop=QUICK.stop, restart=restart), limits=limits) as supervisor:
         for _ in range(2):
@@ -151,7 +151,7 @@ async def test_wedges_have_a_count_and_a_window_of_their_own(supervise: Supervis
                 await execute(await supervisor.worker())
         with pytest.raises(WorkerStartFailed, match="was wedged 2 times in 3600 s") as raised:
             await supervisor.worker()
-        assert "it answered no ping for 0.15 s" in str(raised.value)
+        assert "it answered no ping for 1 s" in str(raised.value)
         assert supervisor.status().counts["crash"].in_window == 0
 
 
@@ -235,11 +235,11 @@ async def test_a_worker_that_is_busy_is_said_to_be_and_is_left_alone(
 
 async def test_a_worker_that_is_busy_past_the_wedge_limit_is_ended_and_started_again(supervise: Supervise) -> None:
     """R07, dask/distributed#8537: a missed heartbeat was given up instead of a restart."""
-    limits = Limits(heartbeat_ms=20, wedge_ms=300)
+    limits = Limits(heartbeat_ms=20, wedge_ms=1500)
     timing = Timing(stop=QUICK.stop, restart=QUICK.restart, busy_s=0.05)
     async with supervise(worker("holds"), timing=timing, limits=limits) as supervisor:
         first = await supervisor.worker()
-        with pytest.raises(WorkerWedged, match=r"answered no ping for 0\.3 s") as raised:
+        with pytest.raises(WorkerWedged, match=r"answered no ping for 1\.5 s") as raised:
             await execute(first, "hold", "600000")
         report = raised.value.report
         assert report is not None

@@ -28,16 +28,16 @@ async def test_a_worker_that_never_answers_is_cancelled_then_told_then_ended(
     open_host: OpenHost, journal: Journal, records: Records
 ) -> None:
     """B06, 13: bazelbuild/bazel#10288, cloudflare/sandbox-sdk#320: no reply, and the host waited for ever."""
-    limits = Limits(cancel_grace_ms=100, wedge_ms=300)
+    limits = Limits(cancel_grace_ms=100, wedge_ms=1500)
     command = worker("never_answers", journal=journal.path)
     async with open_host(scripted=command, timing=BRIEF, limits=limits) as host, host.lease("scripted") as sandbox:
         with pytest.raises(DeadlineExceeded) as raised:
-            await sandbox.execute(["x"], timeout_s=0.1)
+            await sandbox.execute(["x"], timeout_s=1.4)
         assert raised.value.dispatched == "unknown"
         assert raised.value.partial is not None
         assert raised.value.partial.stdout.data == b"partial"
         assert len(await journal.until("cancelled")) == 1
-        await records.until(lambda text: "execute did not end within 0.3 s after its caller was told" in text)
+        await records.until(lambda text: "execute did not end within 1.5 s after its caller was told" in text)
         running = host._supervisor("scripted")
         await eventually(lambda: running.current is None)
         await host.describe("scripted")
@@ -46,10 +46,10 @@ async def test_a_worker_that_never_answers_is_cancelled_then_told_then_ended(
 
 async def test_a_worker_that_answers_no_ping_is_ended_and_its_calls_are_told_so(open_host: OpenHost) -> None:
     """R07, dask/distributed#8537: busy looked dead, and dead was given up."""
-    limits = Limits(heartbeat_ms=50, wedge_ms=200)
+    limits = Limits(heartbeat_ms=50, wedge_ms=1500)
     async with open_host(scripted=worker("never_answers", "--deaf"), limits=limits) as host:
         async with host.lease("scripted") as sandbox:
-            with pytest.raises(WorkerWedged, match=r"answered no ping for 0\.2 s") as raised:
+            with pytest.raises(WorkerWedged, match=r"answered no ping for 1\.5 s") as raised:
                 await sandbox.execute(["x"])
             assert raised.value.report is not None
             assert raised.value.report.kind == "wedge"
@@ -261,9 +261,9 @@ async def test_a_time_out_runs_on_while_a_consumer_stalls(open_host: OpenHost) -
         await resume.wait()
 
     async with open_host(scripted=worker("well_behaved")) as host, host.lease("scripted") as sandbox:
-        call = asyncio.ensure_future(sandbox.execute(shell="echo x; exec sleep 600", timeout_s=0.2, on_output=stall))
+        call = asyncio.ensure_future(sandbox.execute(shell="echo x; exec sleep 600", timeout_s=1.5, on_output=stall))
         loop = asyncio.get_running_loop()
-        loop.call_later(0.3, resume.set)
+        loop.call_later(1.6, resume.set)
         outcome = await call
         assert (outcome.ended, outcome.exit_code, outcome.signal) == ("timedOut", None, 9)
         assert bytes(outcome.stdout) == b"x\n"

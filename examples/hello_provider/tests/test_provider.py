@@ -28,7 +28,7 @@ def with_sandbox(story: Callable[[HostInMemory, str], Awaitable[None]], state_di
 
 def test_a_time_out_says_that_a_group_was_signalled_and_no_more(tmp_path: Path) -> None:
     async def story(host: HostInMemory, sandbox_id: str) -> None:
-        params = types.ExecuteParams(sandbox_id=sandbox_id, shell="echo before; sleep 60", timeout_ms=200)
+        params = types.ExecuteParams(sandbox_id=sandbox_id, shell="echo before; sleep 60", timeout_ms=1500)
         result: types.ExecuteResult = await host.call("execute", params)
         assert (result.ended, result.tree, result.stdout.data) == ("timedOut", "signalled", b"before\n")
 
@@ -52,6 +52,7 @@ def test_what_a_command_leaves_running_runs_on(tmp_path: Path) -> None:
 
 SLOW = "while :; do echo x; sleep 0.05; done"
 FLOOD = "exec yes"
+HANG_S = 60
 
 
 @pytest.mark.parametrize("chatter", [SLOW, FLOOD])
@@ -63,7 +64,7 @@ def test_what_a_command_leaves_writing_keeps_nobody_waiting(tmp_path: Path, chat
             return host.start("execute", types.ExecuteParams(sandbox_id=sandbox_id, shell=shell, **params))
 
         async def of(request: Request) -> types.ExecuteResult:
-            result: types.ExecuteResult = await asyncio.wait_for(request.result(), 30)
+            result: types.ExecuteResult = await asyncio.wait_for(request.result(), HANG_S)
             return result
 
         kept = await of(run("echo last >&2; exit 3", timeout_ms=60_000))
@@ -71,7 +72,7 @@ def test_what_a_command_leaves_writing_keeps_nobody_waiting(tmp_path: Path, chat
         live = await of(running := run("exit 0", live=True))
         assert (live.ended, live.stdout.end, running.end_of("stdout")) == ("exited", "heldOpen", "heldOpen")
         assert live.stdout.total_bytes == len(running.stdout)
-        late = await of(run("sleep 60", timeout_ms=300))
+        late = await of(run("sleep 60", timeout_ms=1500))
         assert (late.ended, late.stdout.end) == ("timedOut", "heldOpen")
         running = run("touch down; sleep 60")
         await host.call(
@@ -96,7 +97,7 @@ def test_output_that_waits_for_credit_is_the_commands_own_to_its_last_byte(tmp_p
             await host.call("execute", types.ExecuteParams(sandbox_id=sandbox_id, shell=over))
             assert not running.ended
             running.give_credit("stdout", 100_000)
-            result: types.ExecuteResult = await asyncio.wait_for(running.result(), 30)
+            result: types.ExecuteResult = await asyncio.wait_for(running.result(), HANG_S)
             assert (result.stdout.total_bytes, result.stdout.end) == (50_000, "seen")
             assert running.stdout == bytes(50_000)
             await host.call("destroyLease", types.DestroyLeaseParams(sandbox_id=sandbox_id))

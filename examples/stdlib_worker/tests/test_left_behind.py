@@ -110,7 +110,7 @@ def test_what_a_command_leaves_writing_keeps_nobody_waiting(worker: Worker, chat
     assert (kept["ended"], kept["exitCode"], kept["stdout"]["end"]) == ("exited", 3, "heldOpen")
     assert base64.b64decode(kept["stderr"]["data"]) == b"last\n"
 
-    late = worker.answer(worker.leave(chatter, "sleep 60", timeoutMs=300))
+    late = worker.answer(worker.leave(chatter, "sleep 60", timeoutMs=1500))
     assert (late["ended"], late["stdout"]["end"]) == ("timedOut", "heldOpen")
 
     number = worker.leave(chatter, "touch down; sleep 60")

@@ -14,7 +14,7 @@ from sandport_sdk.v1 import Limits, errors, types
 
 SLOW = "while :; do echo x; sleep 0.05; done"
 FLOOD = "exec yes"
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 async def until(host: HostInMemory, sandbox_id: str, file: str) -> None:
@@ -41,7 +41,7 @@ def test_what_a_command_leaves_writing_keeps_nobody_waiting_and_writes_on(fake: 
         live = await of(running := run("exit 0", live=True))
         assert (live.ended, live.stdout.end, running.end_of("stdout")) == ("exited", "heldOpen", "heldOpen")
         assert live.stdout.total_bytes == len(running.stdout)
-        late = await of(run("sleep 60", timeoutMs=300))
+        late = await of(run("sleep 60", timeoutMs=1500))
         assert (late.ended, late.stdout.end) == ("timedOut", "heldOpen")
         running = run("touch down; sleep 60")
         await until(host, sandbox_id, "down")

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from providers.local.tests.leases import Lease
-from providers.local.tests.machine import arguments_of, environment_of, pids, state_of
+from providers.local.tests.machine import PATIENCE_S, arguments_of, environment_of, pids, state_of
 from sandport_provider_local.provider import LocalProvider
 from sandport_sdk.testing import HostInMemory
-
-SETTLE_S = 5.0
 
 
 def those_of(folder: Path) -> list[int]:
@@ -32,7 +30,7 @@ def state_dir(tmp_path: Path) -> Iterator[Path]:
     yield folder
     left = [entry.name for entry in folder.iterdir()]
     # What removes a folder as its last act is seen for a moment after it.
-    deadline = time.monotonic() + SETTLE_S
+    deadline = time.monotonic() + PATIENCE_S
     while (alive := those_of(folder)) and time.monotonic() < deadline:
         time.sleep(0.01)
     for pid in alive:  # Where a test fails, its sandboxes may be kept ones.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """Every wait ends with a failure after so long; none of them is a measure of speed."""
 
 

@@ -58,7 +58,7 @@ def stepper() -> Iterator[Order]:
 
     yield order
     into.close()
-    assert program.wait(20) == 0
+    assert program.wait(PATIENCE_S) == 0
     out.close()
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_lease_that_expires_ends_everything_and_removes_its_files(host: HostInMemory, state_dir: Path) -> None:
     """verifiers#1520, AutoGPT#12774: sandboxes were left after a crash."""
-    lease = await Lease.acquire(host, state_dir, ttl_ms=1_000)
+    lease = await Lease.acquire(host, state_dir, ttl_ms=3_000)
     word = unique_sleep()
     request = lease.start("sh", "-c", f"setsid sleep {word} & sleep {word}")
     init = lease.init
@@ -35,7 +35,7 @@ async def test_a_lease_that_expires_ends_everything_and_removes_its_files(host: 
 async def test_a_lease_ends_at_its_expiry_and_not_before_by_the_wall_clock(host: HostInMemory, state_dir: Path) -> None:
     sandbox_id = new_id()
     made: types.LeaseResult = await host.call(
-        "acquireLease", types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=1_000, config=CONFIG)
+        "acquireLease", types.AcquireLeaseParams(sandbox_id=sandbox_id, ttl_ms=3_000, config=CONFIG)
     )
     init = Lease(host, state_dir, sandbox_id).init
     async with asyncio.timeout(PATIENCE_S):

@@ -126,7 +126,7 @@ async def test_a_call_never_gets_more_than_its_credit(slow: Lease) -> None:
 
 async def test_the_time_out_runs_on_while_a_stream_is_stalled(slow: Lease) -> None:
     word = unique_sleep()
-    request = slow.start("yes", word, live=True, timeout_ms=300)
+    request = slow.start("yes", word, live=True, timeout_ms=1500)
     await request.received("stdout", WINDOW)
     # The command is over; its result waits for the consumer, who may take all that was written.
     while running(word):
@@ -140,7 +140,7 @@ async def test_a_process_that_timed_out_is_answered_though_nobody_takes_its_outp
     slow: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sandport_provider_local.command.STALLED_S", 0.1)
-    await slow.spawn("p", "yes", timeout_ms=300)
+    await slow.spawn("p", "yes", timeout_ms=1500)
     stalled = slow.wait("p")
     result = await stalled.result()
     assert (result.ended, result.stdout.end, stalled.end_of("stdout")) == ("timedOut", "heldOpen", "heldOpen")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from providers.local.tests.leases import unique_sleep
-from providers.local.tests.machine import started, wait_for_end
+from providers.local.tests.machine import PATIENCE_S, started, wait_for_end
 from providers.local.tests.worker import Worker
 
 
@@ -50,7 +50,7 @@ def test_the_end_of_its_input_ends_a_worker_and_its_sandbox_after_the_grace(work
     init = worker.init_of(sandbox_id)
     assert worker.process.stdin is not None
     worker.process.stdin.close()
-    assert worker.process.wait(20) == 0
+    assert worker.process.wait(PATIENCE_S) == 0
     wait_for_end(init)
     assert os.listdir(state_dir) == []
 
@@ -61,7 +61,7 @@ def test_signals_to_the_workers_group_do_not_reach_the_init(state_dir: Path) -> 
         sandbox_id = first.acquire()
         init = first.init_of(sandbox_id)
         os.killpg(first.process.pid, signal.SIGKILL)
-        assert first.process.wait(20) == -signal.SIGKILL
+        assert first.process.wait(PATIENCE_S) == -signal.SIGKILL
         attached = second.attach(sandbox_id)
         assert (attached["state"], attached.get("processesLost", False)) == ("attached", False)
         assert second.init_of(sandbox_id) == init
@@ -79,6 +79,6 @@ def test_an_end_while_a_command_runs_ends_the_command(worker: Worker, state_dir:
     command = started(word)
     worker.process.terminate()
     wait_for_end(*command)
-    assert worker.process.wait(20) == 0
+    assert worker.process.wait(PATIENCE_S) == 0
     wait_for_end(init)
     assert os.listdir(state_dir) == []

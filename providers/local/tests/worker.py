@@ -11,6 +11,7 @@ from typing import Any
 
 from providers.local.tests import as_user
 from providers.local.tests.leases import ISOLATION
+from providers.local.tests.machine import PATIENCE_S
 from sandport_sdk.testing import new_id
 
 
@@ -106,7 +107,7 @@ class Worker:
         """End it in order."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert self.process.wait(20) == 0
+        assert self.process.wait(PATIENCE_S) == 0
 
     def kill(self) -> None:
         self.process.kill()

@@ -10,7 +10,7 @@ from sandport_conformance.session import Session
 from tests.conformance.tests.conftest import TIMES, Spawn, python
 
 ADAPTER = Path(__file__).resolve().parents[1] / "adapters" / "mcp_stdio.py"
-LONG_S = 20.0
+LONG_S = 60.0
 
 STAND_IN = """
 import json

@@ -8,7 +8,7 @@ from sandport_conformance.outcomes import WorkerGone
 from sandport_conformance.worker import WorkerProcess
 from tests.conformance.tests.conftest import Spawn, python
 
-LONG_S = 20.0
+LONG_S = 60.0
 SHORT_S = 0.2
 
 

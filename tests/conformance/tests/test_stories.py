@@ -12,7 +12,7 @@ from sandport_conformance.session import Session
 from sandport_conformance.stories import Stage, Tale, tell
 from tests.conformance.tests.conftest import a_check
 
-LONG_S = 20.0
+LONG_S = 60.0
 
 
 @pytest.fixture(params=[True, False], ids=["together", "one by one"])

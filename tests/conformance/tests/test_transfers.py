@@ -10,7 +10,7 @@ import pytest
 
 from sandport_conformance.transfers import Door, Drain, Feed, folder_for_sockets
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 def connect(door: Door) -> socket.socket:

@@ -11,7 +11,7 @@ from sandport_conformance.processes import ExitCause, Identity, kill_survivors, 
 from sandport_conformance.worker import WorkerProcess
 from tests.conformance.tests.conftest import Spawn, python
 
-LONG_S = 20.0
+LONG_S = 60.0
 
 
 def read_lines(process: WorkerProcess, count: int) -> list[bytes]:

@@ -34,10 +34,9 @@ class Holder(Speaker):
             held_ms = int(message["params"]["argv"][1])
             self.record("holds", ms=held_ms)
             end = time.monotonic() + held_ms / 1000
-            # usleep takes less than a second on some systems; between two of them the lock could be let go.
-            self._libc.usleep(min(held_ms * 1000, 999_999))
+            # In one wait, unless a signal ends it: between two of them the lock could be let go.
             while (left_s := end - time.monotonic()) > 0:
-                self._libc.usleep(min(int(left_s * 1_000_000) + 1, 999_999))
+                self._libc.poll(None, 0, int(left_s * 1000) + 1)
             self.record("held")
             self.answer(message["id"], self.succeed(message))
 
