@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from providers.local.tests.leases import Lease
+from providers.local.tests.leases import Lease, other_host
+from providers.local.tests.machine import wait_for_end
 from sandport_sdk.testing import HostInMemory, Request, new_id
 from sandport_sdk.v1 import errors
 
@@ -104,3 +105,27 @@ async def test_a_cancel_waits_until_what_a_failed_sandbox_left_has_ended(host: H
     with pytest.raises(errors.Cancelled):
         await asked.result()
     assert os.listdir(state_dir) == []
+
+
+@pytest.mark.usefixtures("no_patience")
+async def test_a_cancelled_attach_ends_what_a_killed_init_left_before_it_lets_go_of_the_lock(
+    host: HostInMemory, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would take the next init, which somebody else starts, for what this one left."""
+    async with other_host(state_dir) as other:
+        with monkeypatch.context() as patient:
+            patient.setattr("sandport_provider_local.sandbox.START_S", 10.0)
+            lease = await Lease.acquire(other, state_dir, keep=True)
+    os.kill(lease.init, signal.SIGKILL)
+    wait_for_end(lease.init)
+    with hydra(lease.id) as what_is_left:
+        asked = host.start("attachLease", {"sandboxId": lease.id, "handle": lease.handle})
+        await what_is_left.killed.wait()
+        asked.cancel()
+        await host.call("ping")
+        what_is_left.killed.clear()
+        await what_is_left.killed.wait()
+        assert not asked.ended, "it is still at it"
+    with pytest.raises(errors.Cancelled):
+        await asked.result()
+    assert await lease.seen_by(host).destroy() == "destroyed"

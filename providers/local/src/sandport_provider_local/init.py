@@ -603,7 +603,7 @@ def main(arguments: list[str]) -> int:
 
 def run_alone(listener: socket.socket, folder: str, expires_ms: str, grace_ms: str, kept: str) -> int:
     """Be the init of a sandbox without isolation, which owns its folder."""
-    from sandport_provider_local.term import Term, write_identity
+    from sandport_provider_local.term import FIRST_S, Term, write_identity
 
     os.closerange(LISTENER_FD + 1, os.sysconf("SC_OPEN_MAX"))
     os.chdir(folder)
@@ -612,6 +612,8 @@ def run_alone(listener: socket.socket, folder: str, expires_ms: str, grace_ms: s
     term = Term(int(expires_ms), int(grace_ms), kept=kept == "1")
     init = Init(listener, os.environb[b"SANDPORT_INIT_TOKEN"], term, (SELF, start_ticks()))
     write_identity()
+    # It greets once it runs again, and under load that takes it longer than a short grace.
+    term.left(max(term.grace_s, FIRST_S))
     try:
         init.run()
     except Exception:

@@ -35,7 +35,7 @@ import time
 from sandport_provider_local.init import CONTROL_FD, ENDING, LISTENER_FD, PASS_S, SLOW_PASS_S, SLOW_PASSES, set_option
 from sandport_provider_local.link import Link, log
 from sandport_provider_local.proc import boot_time, children_of, read_stat, signal_exactly, start_ticks
-from sandport_provider_local.term import Term, write_identity
+from sandport_provider_local.term import FIRST_S, Term, write_identity
 
 TYPE_CHECKING = False  # That of `typing` costs more to import than all the rest.
 if TYPE_CHECKING:
@@ -55,8 +55,6 @@ START_S = 20.0
 """What bubblewrap and the init get to come up; they take some 30 ms."""
 NOT_ISOLATED = 4
 """The exit code where the sandbox's processes could not be started; the log says why."""
-FIRST_S = 0.5
-"""What the first worker gets at least, from when it can come: it waits in the queue already, and is let in at once."""
 LONGEST_GRACE_MS = 10**12
 MESSAGE_BYTES = 256
 

@@ -173,7 +173,7 @@ async def _attach(
         sandbox = Sandbox(loop, place, record, credit_bytes=credit_bytes)
         if await sandbox.connect(grace_ms=grace_ms, keep=keep):
             return "attached", sandbox  # Another worker held the lock, and has started one.
-        if await asyncio.to_thread(sweep, place, inits=True):
+        if await to_its_end(asyncio.to_thread(sweep, place, inits=True)):
             return "unreachable", None
         if keep is not None and keep != record.keep:
             sandbox.record = record._replace(keep=keep)
@@ -259,7 +259,7 @@ async def _remove(loop: asyncio.AbstractEventLoop, place: Place, *, grace_ms: in
         if init is not None:
             init.close()
     if place.exists():
-        left = await asyncio.to_thread(sweep, place, inits=True)
+        left = await to_its_end(asyncio.to_thread(sweep, place, inits=True))
         if left:
             raise errors.Unavailable(f"these processes of the sandbox do not end: {left}", dispatched="yes")
         await asyncio.to_thread(_discard, record, place)

@@ -15,6 +15,8 @@ from .places import INIT_TOKEN
 from .proc import Stat, all_pids, freeze_and_kill, has_variable, read_stat, user_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .places import Place
 
 SANDBOX_ID = "SANDPORT_SANDBOX_ID"
@@ -28,7 +30,8 @@ SWEEP_S = 5.0
 def sweep(place: Place, *, inits: bool = False) -> list[int]:
     """Kill every process of ours that carries the sandbox's mark, with all below it; blocks for some milliseconds.
 
-    What runs under an init that is alive is not meant: the sandbox may have got a new one meanwhile.
+    What runs under an init that is alive is not meant, nor what one has started that only comes up: the sandbox may
+    have got a new one meanwhile.
 
     Args:
         place: The sandbox's folder.
@@ -54,27 +57,33 @@ def sweep(place: Place, *, inits: bool = False) -> list[int]:
 def find(place: Place, *, inits: bool = False) -> list[Stat]:
     """Live processes of this user or the sandbox's, other than this one, that carry its mark and have lost its init."""
     marks = [f"{SANDBOX_ID}={place.sandbox_id}".encode()]
-    record, identity = place.read_record(), place.read_identity()
-    if inits and record is not None:
-        marks.append(f"{INIT_TOKEN}={record.token}".encode())
+    record = place.read_record()
+    opens = f"{INIT_TOKEN}={record.token}".encode() if record is not None else None
+    if inits and opens is not None:
+        marks.append(opens)
     users = {os.geteuid()}
     if record is not None and record.boundary is not None and record.boundary.uid is not None:
         users.add(record.boundary.uid)
     others = (pid for pid in all_pids() if pid != os.getpid())
     marked = [found for pid in others if (found := _with_mark(pid, marks, users)) is not None]
-    if identity is None or not identity.is_alive(record.token if record is not None else None):
-        inside = identity.inside() if identity is not None else None
-        return marked if inside is None else [inside, *(process for process in marked if process.pid != inside.pid)]
-    return [process for process in marked if process.pid != identity.pid and not _is_below(process, identity.pid)]
+    # Read after the look: what an init has started that came up meanwhile would be taken for what the one before left.
+    identity = place.read_identity()
+    if identity is not None and identity.is_alive(record.token if record is not None else None):
+        return [process for process in marked if process.pid != identity.pid and identity.pid not in _above(process)]
+    inside = identity.inside() if identity is not None else None
+    left = marked if inside is None else [inside, *(process for process in marked if process.pid != inside.pid)]
+    if inits or opens is None:
+        return left
+    # Bubblewrap carries the mark from its first moment, and its keeper says who it is once the init in there is up.
+    return [process for process in left if not any(has_variable(pid, opens) for pid in _above(process))]
 
 
-def _is_below(process: Stat, ancestor: int) -> bool:
+def _above(process: Stat) -> Iterator[int]:
+    """The numbers of those above a process, its parent's first; not that of the machine's first process."""
     above: Stat | None = process
     while above is not None and above.ppid > 1:
-        if above.ppid == ancestor:
-            return True
+        yield above.ppid
         above = read_stat(above.ppid)
-    return False
 
 
 def _with_mark(pid: int, marks: list[bytes], users: set[int]) -> Stat | None:

@@ -23,6 +23,8 @@ RECORD = "record.json"
 the init writes it: several workers may want that at once."""
 IDENTITY = "init.json"
 """Which process the init is; removed last, so that whoever waits for its end can find it until then."""
+FIRST_S = 0.5
+"""What the first worker gets at least, from when it can come: it waits in the queue already, and is let in at once."""
 LOOK_S = 1.0
 """A kept sandbox looks no more often than that whether its folder is still there."""
 
