@@ -323,19 +323,18 @@ class RateLimits:
                 if not gate.enter(ticket, loop.time()):
                     await self._turn(entry, ticket, end, last)
                 try:
-                    result = await attempt(end - loop.time())
+                    try:
+                        result = await attempt(end - loop.time())
+                    finally:
+                        # However it ended, by a cancel too: its place is the next one's.
+                        gate.done(ticket)
                 except (RateLimited, Overloaded, QuotaExceeded) as error:
-                    gate.done(ticket)
                     if not self._told(gate, ticket, error, end) or not repeats:
                         raise
                     last = error
                     # Who waits goes by what is known now, and not by what was known when it came.
                     self._wake(entry)
-                except BaseException:
-                    gate.done(ticket)
-                    raise
                 else:
-                    gate.done(ticket)
                     gate.succeeded(ticket)
                     return result
         finally:

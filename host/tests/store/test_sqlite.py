@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import selectors
 import sqlite3
 import stat
 import threading
@@ -18,7 +19,7 @@ from sandport.store.records import Ref
 from sandport.store.sqlite import KEPT_GONE_MS, SqliteStore
 from sandport.store.writer import Writer
 
-ROOT = Path(__file__).resolve().parents[3]
+HASTE = 100
 
 
 @pytest.fixture
@@ -229,6 +230,44 @@ def test_a_cancelled_open_leaves_no_thread(path: Path) -> None:
         assert threading.active_count() == before
 
     asyncio.run(main())
+
+
+class HastySelector(selectors.DefaultSelector):
+    """Waits by the clock of `HastyLoop`."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        return super().select(None if timeout is None else timeout / HASTE)
+
+
+class HastyLoop(asyncio.SelectorEventLoop):
+    """Its clock goes too fast, so that whatever it waits for with a bound does not come in time."""
+
+    def __init__(self) -> None:
+        super().__init__(HastySelector())
+
+    def time(self) -> float:
+        return super().time() * HASTE
+
+
+def test_a_cancelled_open_is_cancelled_also_where_its_thread_does_not_end_in_time(path: Path) -> None:
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+
+    async def main() -> None:
+        opening = asyncio.ensure_future(SqliteStore.open(path))
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await opening
+        assert "did not finish" in cancelled.value.__notes__[0]
+
+    before = threading.enumerate()
+    with asyncio.Runner(loop_factory=HastyLoop) as runner:
+        runner.run(main())
+    other.close()
+    for thread in set(threading.enumerate()).difference(before):
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_a_store_that_others_write_to_is_waited_for(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sqlite3
@@ -72,15 +73,14 @@ def connect(path: Path, *, store_id: str | None, now_ms: int, patience_s: float 
 
 
 def _opened(path: Path, store_id: str | None, now_ms: int, wait_s: float) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=wait_s, isolation_level=None)
-    try:
+    with contextlib.ExitStack() as undo:
+        db = sqlite3.connect(path, timeout=wait_s, isolation_level=None)
+        undo.callback(db.close)
         _check_known(db, path, len(MIGRATIONS))  # before anything is changed
         _prepare(db)
         migrate(db, path)
         _identify(db, path, store_id, now_ms)
-    except BaseException:
-        db.close()
-        raise
+        undo.pop_all()
     return db
 
 
@@ -136,10 +136,9 @@ def migrate(db: sqlite3.Connection, path: Path, migrations: Sequence[Migration] 
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {taken + 1}")
             db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
+        finally:
+            if db.in_transaction:  # a step, or the end, did not work
                 db.execute("ROLLBACK")
-            raise
 
 
 def _check_known(db: sqlite3.Connection, path: Path, known: int) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from sandport.clock import Clock, SystemClock
 
+from .errors import StoreUnusable
 from .records import Leased, LeaseRow, Receipt, Ref, SandboxRow, SandboxState, Use, What
 from .store import NOBODY, Store
 
@@ -86,8 +87,12 @@ class SqliteStore(Store):
             minted = await writer.submit(
                 lambda db: db.execute("SELECT store_id FROM store").fetchone()[0], writes=False
             )
-        except BaseException:
-            await asyncio.shield(asyncio.ensure_future(writer.aclose()))
+        except BaseException as error:
+            # Whatever it was, a cancel too: nobody has the store who would close it, and its thread holds the file.
+            try:
+                await asyncio.shield(asyncio.ensure_future(writer.aclose()))
+            except StoreUnusable as problem:
+                error.add_note(f"and then: {problem}")
             raise
         store = cls(writer, time, where, minted)
         if keep_gone_ms is not None:

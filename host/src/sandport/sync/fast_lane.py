@@ -182,6 +182,7 @@ class FastLane:
                     undone += [place for place in places if not self._copy(names[place], making)]
                 answer = second.answer(self._meter.poll)
         except BaseException:
+            # Whatever cut it short, Ctrl-C too: who comes next must find no half of a file under a file's name.
             self._remove_unfinished(second, [name for place, name in enumerate(names) if place not in own])
             raise
         theirs = [place for place in range(len(names)) if place not in own]
