@@ -192,20 +192,21 @@ def test_a_pair_is_for_two_processors_and_for_systems_that_are_known_to_copy(
 ) -> None:
     (place / "file").touch()
 
-    def suits(one: str | Path, size_bytes: int = BIG) -> bool:
+    def suits(one: str | Path, size_bytes: int = BIG, *, processor_count: int | None = 2) -> bool:
         source_fd, target_fd = os.open(one, os.O_RDONLY), os.open(place / "file", os.O_RDONLY)
         try:
-            return PairCopy().suits(source_fd, target_fd, size_bytes)
+            return PairCopy(processor_count=processor_count).suits(source_fd, target_fd, size_bytes)
         finally:
             os.close(source_fd)
             os.close(target_fd)
 
     def on_one() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        assert not suits(place / "file")
+        assert not suits(place / "file", processor_count=None)
 
     assert not suits("/proc/self/status")
     assert not suits(place / "file", PAIR_FROM_BYTES - 1)
+    assert not suits(place / "file", processor_count=1)
     in_child(on_one)
 
 
@@ -227,7 +228,7 @@ def test_without_a_free_descriptor_one_thread_copies_it_all(
                 break
         for _ in range(free):
             os.close(taken.pop())
-        copying = PairCopy()
+        copying = PairCopy(processor_count=2)
         assert free or not copying.suits(source_fd, target_fd, BIG)
         assert copying.copy(source_fd, target_fd, 0, BIG, lambda size_bytes: None) == BIG
 

@@ -28,9 +28,15 @@ _COPYING_KINDS: Final = frozenset({b"ext2", b"ext3", b"ext4", b"tmpfs"})
 
 
 class PairCopy:
-    """Copies ranges of big files in a pair of threads, where that is the better way."""
+    """Copies ranges of big files in a pair of threads, where that is the better way.
 
-    def __init__(self) -> None:
+    Args:
+        processor_count: How many processors there are for the two threads; by default as many as this process may use
+            when it is first asked.
+    """
+
+    def __init__(self, *, processor_count: int | None = None) -> None:
+        self._processor_count = processor_count
         self._judged: dict[tuple[int, int], bool] = {}
 
     def suits(self, source_fd: int, target_fd: int, size_bytes: int) -> bool:
@@ -39,7 +45,8 @@ class PairCopy:
             return False
         devices = os.fstat(source_fd).st_dev, os.fstat(target_fd).st_dev
         if devices not in self._judged:
-            self._judged[devices] = processors() > 1 and _kinds_of(devices) <= _COPYING_KINDS
+            count = processors() if self._processor_count is None else self._processor_count
+            self._judged[devices] = count > 1 and _kinds_of(devices) <= _COPYING_KINDS
         return self._judged[devices]
 
     def copy(self, source_fd: int, target_fd: int, start: int, end: int, advance: Callable[[int], None]) -> int:

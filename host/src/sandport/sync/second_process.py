@@ -60,14 +60,18 @@ class SecondProcess:
         self._is_over = False
 
     @classmethod
-    def start(cls) -> Self | None:
+    def start(cls, *, processor_count: int | None = None) -> Self | None:
         """Start one; it will be ready in some milliseconds.
+
+        Args:
+            processor_count: How many processors there are for this process and what it starts; by default as many as
+                it may use now. On one, a second process would only take turns with this one.
 
         Returns:
             None where there is no processor for it, no interpreter to run it, or the system refuses.
         """
         program = _program()
-        if program is None or processors() < 2:
+        if program is None or (processors() if processor_count is None else processor_count) < 2:
             return None
         with contextlib.ExitStack() as stack:
             try:
