@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from sandport.capture import Capture
 from sandport.command import command_line
 from sandport.errors import ProtocolViolation, SandboxLost
+from sandport.execution import held_to
 from sandport.lane import OutputLane
 from sandport.outcome import Outcome
-from sandport.sandbox import _held_to
 from sandport.verdict import outcome_of, with_partial
 from sandport_protocol.errors import Kept, Partial
 from sandport_protocol.v1 import CommandResult, OutputParams, StreamEnd, StreamName, StreamResult
@@ -117,7 +117,7 @@ def test_an_error_gets_what_was_received_unless_it_says_so_itself() -> None:
 def test_a_command_that_ran_on_past_its_time_out_says_so() -> None:
     line = command_line(["sleep", "5"], shell=None, cwd=None, env=None, user=None, timeout_s=1.0)
     late = Outcome(ended="exited", exit_code=0, duration_s=5.0)
-    (note,) = _held_to(late, line).notes
+    (note,) = held_to(late, line).notes
     assert "does not keep the time-out of 1 s" in note
-    assert _held_to(Outcome(ended="exited", exit_code=0, duration_s=1.2), line).notes == ()
-    assert _held_to(Outcome(ended="timedOut", exit_code=None, duration_s=9.0), line).notes == ()
+    assert held_to(Outcome(ended="exited", exit_code=0, duration_s=1.2), line).notes == ()
+    assert held_to(Outcome(ended="timedOut", exit_code=None, duration_s=9.0), line).notes == ()

@@ -1,75 +1,45 @@
-"""One sandbox that this host holds a lease on: commands, processes, files.
+"""One sandbox that this host holds a lease on: what an embedder does with it, each call with its promises.
 
-Why so long: it is the whole of what an embedder does with a sandbox, each call with its promises.
+`commands` and `files` hold what is behind the calls.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import inspect
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-import anyio.lowlevel
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
-from sandport_protocol import codec
-from sandport_protocol.methods import METHODS
 from sandport_protocol.octets import unpack
-from sandport_protocol.v1 import (
-    ExecuteParams,
-    ExecuteResult,
-    LeaseResult,
-    PtySize,
-    SignalProcessParams,
-    SignalProcessResult,
-    StartProcessParams,
-    StartProcessResult,
-    StreamName,
-)
+from sandport_protocol.v1 import LeaseResult, PtySize, StreamName
 
-from .capture import Capture
-from .closing import finished, finished_within
-from .command import LONGEST_S, SHELL, TERMINAL, Argument, CommandLine, command_line
-from .errors import (
-    LeaseLost,
-    LeaseNotFound,
-    NotAttached,
-    NotSupported,
-    ProcessNotFound,
-    ProtocolViolation,
-    SandportError,
-    UsageError,
-)
+from .command import SHELL, TERMINAL, Argument, CommandLine, command_line
+from .commands import Commands
+from .errors import LeaseLost, NotSupported, UsageError
+from .execution import OnOutput
 from .files import READ_BYTES, Choice, Files, OnProgress
-from .lane import OutputLane
 from .lease.attachment import Attachment
 from .lease.request import LeaseRequest
 from .numbers import Timing
 from .outcome import Outcome
 from .process import Process
+from .spill import STREAMS, captures_of
 from .store.records import Ref
-from .verdict import outcome_of, with_partial
 from .witness import NO_SANDBOX_WITNESS, SandboxWitness
 from .worker.client import WorkerClient
 
 if TYPE_CHECKING:
     from .sync import HostPath, SyncResult
 
+__all__ = ["INLINE_STDIN_BYTES", "OUTPUT_LIMIT_BYTES", "OnOutput", "Sandbox", "Tenure"]
+
 OUTPUT_LIMIT_BYTES = 8 * 1024 * 1024
 """Kept of each stream unless the caller says otherwise: more than a log that a person reads, less than hurts."""
 INLINE_STDIN_BYTES = 1024 * 1024
 """Input up to so much travels with `execute`; more of it goes through a process's pipe with back-pressure."""
-_LATE_S = 1.0
-"""A command that ended by itself so long after its time-out was not held to it."""
-OnOutput = Callable[[StreamName, bytes], Awaitable[None] | None]
-"""Given each piece of output, with the stream that it is from; awaited where it returns an awaitable."""
-_STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
 
 
 class Tenure(Protocol):
@@ -121,14 +91,14 @@ class Sandbox:
         self.witness = witness
         self.ref = tenure.ref
         self._tenure = tenure
-        self._timing = timing
-        # Unique among all that ever attach: another process, or a block after a crash, may have started some too.
-        self._process_prefix = f"p{os.urandom(4).hex()}-"
-        self._next_process = 0
-        # More commands than the sandbox runs at once wait here; one place is kept for files.
-        places = lease.max_processes
-        self._places = contextlib.nullcontext() if places is None else asyncio.Semaphore(max(1, places - 1))
-        self._place_apart = self._places if places is None or places < 2 else asyncio.Semaphore(1)
+        self._commands = Commands(
+            attachment,
+            provider=request.provider,
+            groups=self.groups,
+            max_processes=lease.max_processes,
+            timing=timing,
+            witness=witness,
+        )
         self._files = Files(self, timing)
 
     @property
@@ -186,115 +156,9 @@ class Sandbox:
         Repeat: runs the command again; never done by the host itself.
         Cancel: kills the command and what it started, then returns within the close grace.
         """
-        line = command_line(argv, shell=shell, cwd=cwd, env=self._env | dict(env or {}), user=user, timeout_s=timeout_s)
-        self._refuse_outliving(line, timeout_s)
-        if len(stdin) > INLINE_STDIN_BYTES:
-            return await self._execute_with_pipe(line, stdin, output_limit_bytes, spill_to, on_output)
-        with contextlib.ExitStack() as files:
-            captures, spilled = _captures(files, output_limit_bytes, spill_to)
-            params = _build(ExecuteParams, sandbox_id=self.id, stdin=stdin, live=True, **line.members())
-            # It waits for its turn where the vendor holds the credential back; it is never run again.
-            patience_s = LONGEST_S if timeout_s is None else timeout_s + self._timing.acquire_s
-            async with self._places:
-                with self.witness.command(line) as done:
-                    outcome = await self.attachment.limited(
-                        lambda: self._execute(params, line, captures, spilled, on_output),
-                        patience_s=patience_s,
-                        repeats=False,
-                    )
-                    return done(outcome)
-
-    async def _execute(
-        self,
-        params: ExecuteParams,
-        line: CommandLine,
-        captures: dict[StreamName, Capture],
-        spilled: dict[StreamName, str],
-        on_output: OnOutput | None,
-    ) -> Outcome:
-        deadline_s = None if line.timeout_ms is None else line.timeout_ms / 1000 + self._timing.command_margin_s
-
-        def keep(stream: StreamName, data: bytes) -> None:
-            captures[stream].take(data)
-
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        for attempt in (1, 2):
-            client = (await self.attachment.worker()).client
-            lane = OutputLane(_STREAMS, client.connection.limits.credit_bytes, None if on_output else keep)
-            call = await client.begin(METHODS["execute"], params, deadline_s=deadline_s, sink=lane)
-            lane.bind(partial(client.give_credit, call))
-            call.future.add_done_callback(lane.close)
-            try:
-                if on_output is None:
-                    raw = await call.future
-                else:
-                    patience_s = self._timing.close_grace_s
-                    raw = await _pumped(call.future, lane, captures, on_output, patience_s=patience_s)
-            except BaseException as error:
-                if not call.future.done() or call.future.cancelled():
-                    # Cancelled, or the consumer of the output failed: the command must not run on.
-                    await finished(client.settle(call))
-                    raise
-                if error is not call.future.exception():
-                    raise
-                if isinstance(error, NotAttached) and error.dispatched == "no" and attempt == 1:
-                    # Nothing ran: the one error after which an execute is sent again.
-                    self.attachment.detach()
-                    continue
-                lane.divert(keep)
-                if isinstance(error, LeaseNotFound):
-                    self.attachment.lose("its sandbox is gone")
-                    words = f"the lease on {self.id} was lost: {error}; take a new lease"
-                    lost = LeaseLost(words, dispatched=error.dispatched)
-                    raise with_partial(lost, captures) from None
-                if isinstance(error, SandportError):
-                    raise with_partial(error, captures) from None
-                raise
-            try:
-                outcome = outcome_of(client.result_of(call, raw, ExecuteResult), lane, captures, spilled)
-            except ProtocolViolation as error:
-                raise with_partial(error, captures) from None
-            return _held_to(outcome, line)
-        raise AssertionError("unreachable: the second attempt returns or raises")
-
-    async def _execute_with_pipe(
-        self,
-        line: CommandLine,
-        stdin: bytes,
-        output_limit_bytes: int,
-        spill_to: str | os.PathLike[str] | None,
-        on_output: OnOutput | None,
-    ) -> Outcome:
-        with contextlib.ExitStack() as files:
-            captures, spilled = _captures(files, output_limit_bytes, spill_to)
-            async with self._started(line, stdin=True, pty=None, captures=captures) as process:
-                failure: SandportError | None = None
-
-                async def feed() -> None:
-                    nonlocal failure
-                    try:
-                        await process.stdin.write(stdin)
-                        await process.stdin.close()
-                    except ProcessNotFound:
-                        pass  # it ended before it read everything: its own business, its status says how
-                    except SandportError as error:
-                        failure = error
-                        await process.kill()  # it waits for input that does not come any more
-
-                feeding = asyncio.ensure_future(feed())
-                try:
-                    if on_output is not None:
-                        async for stream, data in process.output():
-                            await _hand_on(on_output, captures, stream, data)
-                    outcome = await process.wait(spilled=spilled)
-                finally:
-                    feeding.cancel()
-                    await asyncio.wait((feeding,))
-                    if not feeding.cancelled():
-                        feeding.exception()  # seen: `failure` has it, or the process's own end tells it
-                if failure is not None and outcome.ended != "exited":
-                    raise with_partial(failure, captures)
-                return outcome
+        line = self._line(argv, shell=shell, cwd=cwd, env=env, user=user, timeout_s=timeout_s)
+        run = self._commands.execute if len(stdin) <= INLINE_STDIN_BYTES else self._commands.execute_fed
+        return await run(line, stdin=stdin, limit_bytes=output_limit_bytes, spill_to=spill_to, on_output=on_output)
 
     @contextlib.asynccontextmanager
     async def start(
@@ -322,13 +186,11 @@ class Sandbox:
 
         Cancel: the process is killed as at the end of the block.
         """
-        line = command_line(argv, shell=shell, cwd=cwd, env=self._env | dict(env or {}), user=user, timeout_s=timeout_s)
-        self._refuse_outliving(line, timeout_s)
-        _check_limit(output_limit_bytes)
-        names: tuple[StreamName, ...] = ("pty",) if pty else _STREAMS
-        captures = {name: Capture(output_limit_bytes) for name in names}
+        line = self._line(argv, shell=shell, cwd=cwd, env=env, user=user, timeout_s=timeout_s)
+        streams: tuple[StreamName, ...] = ("pty",) if pty else STREAMS
+        captures = captures_of(streams, output_limit_bytes)
         size = None if pty is None else PtySize(columns=pty[0], rows=pty[1])
-        async with self._started(line, stdin=stdin, pty=size, captures=captures) as process:
+        async with self._commands.started(line, stdin=stdin, pty=size, captures=captures) as process:
             yield process
 
     @contextlib.asynccontextmanager
@@ -368,61 +230,22 @@ class Sandbox:
         async with self.start(argv, stdin=True, pty=size, cwd=cwd, env=told, user=user, timeout_s=timeout_s) as process:
             yield process
 
-    @contextlib.asynccontextmanager
-    async def _started(
-        self, line: CommandLine, *, stdin: bool, pty: PtySize | None, captures: dict[StreamName, Capture]
-    ) -> AsyncIterator[Process]:
-        worker = await self.attachment.worker()
-        if "process" not in worker.groups or "process" in self.lease.without:
-            raise NotSupported(f"provider {self.provider} has no processes (startProcess); execute() is what it has")
-        async with self._places, self._running(line, stdin=stdin, pty=pty, captures=captures) as process:
-            self.witness.process(line, process)
-            yield process
-
-    @contextlib.asynccontextmanager
-    async def _running(
-        self, line: CommandLine, *, stdin: bool, pty: PtySize | None, captures: dict[StreamName, Capture]
-    ) -> AsyncIterator[Process]:
-        self._next_process += 1
-        process_id = f"{self._process_prefix}{self._next_process}"
-        params = _build(
-            StartProcessParams, sandbox_id=self.id, process_id=process_id, stdin=stdin, pty=pty, **line.members()
-        )
-        try:
-            await self.call("startProcess", params, StartProcessResult, deadline_s=self._timing.call_s)
-        except BaseException as error:
-            if not isinstance(error, SandportError) or error.dispatched != "no":
-                await self._kill_unseen(process_id)
-            raise
-        process = Process(
-            self,
-            process_id,
-            (await self.attachment.worker()).client,
-            captures=captures,
-            timing=self._timing,
-            deadline_s=None if line.timeout_ms is None else line.timeout_ms / 1000 + self._timing.command_margin_s,
-        )
-        try:
-            await process.follow()
-            yield process
-        finally:
-            await process.aclose()
-
-    async def _kill_unseen(self, process_id: str) -> None:
-        """End a process of which is not known whether it was started; at most the close grace."""
-        params = SignalProcessParams(sandbox_id=self.id, process_id=process_id, kill=True)
-
-        async def kill() -> None:
-            with contextlib.suppress(SandportError):  # it was not, or its sandbox is gone, whose own end is what holds
-                await self.call("signalProcess", params, SignalProcessResult, deadline_s=self._timing.call_s)
-
-        await finished_within(asyncio.ensure_future(kill()), self._timing.close_grace_s)
-
     def _refuse_lost(self) -> None:
         if (lost := self.attachment.lost) is not None:
             raise LeaseLost(f"the lease on {self.id} is over: {lost}; take a new lease", dispatched="no")
 
-    def _refuse_outliving(self, line: CommandLine, timeout_s: float | None) -> None:
+    def _line(
+        self,
+        argv: Sequence[Argument] | None,
+        *,
+        shell: str | bytes | None = None,
+        cwd: Argument | None = None,
+        env: Mapping[str, str | bytes] | None = None,
+        user: str | None = None,
+        timeout_s: float | None = None,
+    ) -> CommandLine:
+        """A command as the wire has it, once the lease is seen to last for it."""
+        line = command_line(argv, shell=shell, cwd=cwd, env=self._env | dict(env or {}), user=user, timeout_s=timeout_s)
         self._refuse_lost()
         remaining_s = self.remaining_s
         if remaining_s is not None and timeout_s is not None and timeout_s > remaining_s:
@@ -430,6 +253,7 @@ class Sandbox:
                 f"{line.name()}: timeout_s {timeout_s:g} outlasts the lease, which ends in "
                 f"{max(remaining_s, 0):.0f} s; lease with a larger ttl_s"
             )
+        return line
 
     # -------------------------------------------------------------- files
 
@@ -595,22 +419,14 @@ class Sandbox:
         self, argv: list[Argument], *, stdin: bytes = b"", on_output: OnOutput | None = None, limit_bytes: int
     ) -> Outcome:
         """`execute` for the host's own use: in the place that is kept for it, with as much input as fits in a frame."""
-        line = command_line(argv, shell=None, cwd=None, env=self._env, user=None, timeout_s=None)
-        self._refuse_outliving(line, None)
-        captures, spilled = _captures(contextlib.ExitStack(), limit_bytes, None)
-        params = _build(ExecuteParams, sandbox_id=self.id, stdin=stdin, live=True, **line.members())
-        async with self._place_apart:
-            return await self.attachment.limited(
-                lambda: self._execute(params, line, captures, spilled, on_output), patience_s=LONGEST_S, repeats=False
-            )
+        return await self._commands.execute_apart(
+            self._line(argv), stdin=stdin, on_output=on_output, limit_bytes=limit_bytes
+        )
 
     @contextlib.asynccontextmanager
     async def start_apart(self, argv: list[Argument], *, limit_bytes: int) -> AsyncIterator[Process]:
         """`start` for the host's own use, with an open input."""
-        line = command_line(argv, shell=None, cwd=None, env=self._env, user=None, timeout_s=None)
-        self._refuse_outliving(line, None)
-        captures: dict[StreamName, Capture] = {name: Capture(limit_bytes) for name in _STREAMS}
-        async with self._place_apart, self._running(line, stdin=True, pty=None, captures=captures) as process:
+        async with self._commands.started_apart(self._line(argv), limit_bytes=limit_bytes) as process:
             yield process
 
     async def client(self) -> WorkerClient:
@@ -675,18 +491,6 @@ class Sandbox:
         return await self._tenure.end("ended by its holder")
 
 
-def _build(type_: Any, **members: Any) -> Any:
-    try:
-        return type_(**members)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def _check_limit(limit_bytes: int) -> None:
-    if limit_bytes < 0:
-        raise UsageError(f"output_limit_bytes is {limit_bytes}; give 0 to keep nothing and count all, or more")
-
-
 def _patterns(exclude: Sequence[str]) -> tuple[str, ...]:
     if isinstance(exclude, str):  # each of its letters would be a pattern
         raise UsageError(f"exclude is a list of patterns, not one string; write [{exclude!r}]")
@@ -700,83 +504,3 @@ def _sense() -> Iterator[None]:
         yield
     except ValueError as error:
         raise UsageError(str(error)) from error
-
-
-def _captures(
-    files: contextlib.ExitStack, limit_bytes: int, spill_to: str | os.PathLike[str] | None
-) -> tuple[dict[StreamName, Capture], dict[StreamName, str]]:
-    """A capture for each stream, and the files that take every byte."""
-    spilled: dict[StreamName, str] = {}
-    spills: dict[StreamName, BinaryIO] = {}
-    _check_limit(limit_bytes)
-    if spill_to is not None:
-        try:
-            os.makedirs(spill_to, exist_ok=True)
-            for name in _STREAMS:
-                spilled[name] = os.path.join(spill_to, name)
-                spills[name] = files.enter_context(open(spilled[name], "wb"))  # noqa: SIM115 - the stack closes it
-        except OSError as error:
-            raise UsageError(
-                f"spill_to {error.filename}: {error.strerror}; name a folder that can be written"
-            ) from error
-    return {name: Capture(limit_bytes, spills.get(name)) for name in _STREAMS}, spilled
-
-
-async def _hand_on(on_output: OnOutput, captures: dict[StreamName, Capture], stream: StreamName, data: bytes) -> None:
-    captures[stream].take(data)
-    waiting = on_output(stream, data)
-    if inspect.isawaitable(waiting):
-        await waiting
-
-
-def _held_to(outcome: Outcome, line: CommandLine) -> Outcome:
-    """The outcome, with a note where the provider let the command run on past its time-out."""
-    if line.timeout_ms is None or outcome.ended == "timedOut":
-        return outcome
-    if outcome.duration_s <= line.timeout_ms / 1000 + _LATE_S:
-        return outcome
-    limit_s = line.timeout_ms / 1000
-    note = f"it ran for {outcome.duration_s:.1f} s: the provider does not keep the time-out of {limit_s:g} s"
-    return msgspec.structs.replace(outcome, notes=(*outcome.notes, note))
-
-
-def _timed_out(raw: Raw) -> bool:
-    """Whether a result says so; one that cannot be read is judged where it is read for good."""
-    try:
-        return codec.read_as(ExecuteResult, raw).ended == "timedOut"
-    except ValueError:
-        return False
-
-
-async def _pumped(
-    future: asyncio.Future[Any],
-    lane: OutputLane,
-    captures: dict[StreamName, Capture],
-    on_output: OnOutput,
-    *,
-    patience_s: float,
-) -> Any:
-    """The result of a call whose output goes to a consumer; both are done when this returns.
-
-    A consumer that stalls is waited for as long as the command itself is; one that stalls beyond a time-out only for
-    `patience_s`: what it did not take is counted as dropped.
-    """
-
-    async def pump() -> None:
-        while (piece := await lane.next_piece()) is not None:
-            await _hand_on(on_output, captures, *piece)
-            lane.taken(piece[0], len(piece[1]))
-
-    pumping = asyncio.ensure_future(pump())
-    try:
-        await asyncio.wait((future, pumping), return_when=asyncio.FIRST_COMPLETED)
-        if pumping.done() and pumping.exception() is not None:
-            pumping.result()
-        raw = await future
-        await asyncio.wait((pumping,), timeout=patience_s if _timed_out(raw) else None)
-        if pumping.done():
-            pumping.result()
-    finally:
-        pumping.cancel()
-        await asyncio.gather(pumping, return_exceptions=True)
-    return raw
