@@ -7,7 +7,6 @@ do. A socket that the worker cannot reach is no failure: the command is taken th
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import os
 import threading
@@ -15,23 +14,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from sandport_protocol.octets import unpack
 from sandport_protocol.v1 import LeaseResult
 
-from .closing import finished
 from .errors import PathOutsideRoot, SandboxLost, UsageError
+from .transfer.choice import Choice, OnProgress
+from .transfer.thread import in_a_thread
 
 if TYPE_CHECKING:
     from .numbers import Timing
-    from .sync import HostPath, SyncProgress, SyncResult
-    from .sync.selection import Selection
-    from .transfer.far import Far
+    from .sync import HostPath, SyncResult
+    from .transfer.far_files import FarFiles
     from .transfer.shell import Commands
 
-OnProgress = Callable[["SyncProgress"], None]
-"""Told how far a copy is, from another thread."""
+__all__ = ["READ_BYTES", "Choice", "Files", "OnProgress", "Way"]
+
 READ_BYTES = 64 * 1024 * 1024
 """How much `read_bytes` takes unless the caller says otherwise; it is all in memory at once."""
 _T = TypeVar("_T")
@@ -45,32 +44,6 @@ class Way(enum.Enum):
     COMMAND = "command"
 
 
-class Choice(Struct, frozen=True, kw_only=True):
-    """What of a tree is copied, and what becomes of the rest of the target."""
-
-    exclude: tuple[str, ...] = ()
-    gitignore: bool = False
-    follow_symlinks: bool = False
-    delete: bool = False
-    protect: tuple[bytes, ...] = ()
-    """Files and directories of this machine that `delete` spares, with all that lies above them."""
-
-    def selection(self, *, above: bool) -> Selection | None:
-        """What is left out; None where nothing is.
-
-        Args:
-            above: Whether ignore files above the source count too, in the git work tree that it stands in.
-
-        Raises:
-            ValueError: A pattern can match nothing.
-        """
-        if not self.exclude and not self.gitignore:
-            return None
-        from .sync.selection import Selection
-
-        return Selection.build(self.exclude, gitignore=self.gitignore, above=above and self.gitignore)
-
-
 class Files:
     """The files of one sandbox.
 
@@ -82,7 +55,7 @@ class Files:
         self.way: Way | None = None
         self._commands = commands
         self._timing = timing
-        self._far: Far | None = None
+        self._far: FarFiles | None = None
         self._sources: dict[bytes, None] = {}
         """What was copied in from this machine: a mirror on the way out must not empty it."""
 
@@ -214,12 +187,13 @@ class Files:
             return Way.LOCAL
         return Way.SOCKET if "sync" in await self._commands.groups() else Way.COMMAND
 
-    async def _reached(self) -> Far:
+    async def _reached(self) -> FarFiles:
         from .transfer.far import Far
+        from .transfer.far_files import FarFiles
 
         if self._far is None:
-            self._far = Far(self._commands, self._timing)
-        self._far.has_socket = await self._chosen() is Way.SOCKET
+            self._far = FarFiles(Far(self._commands, self._timing))
+        self._far.side.has_socket = await self._chosen() is Way.SOCKET
         return self._far
 
     def _below(self, remote: bytes) -> bytes:
@@ -250,23 +224,3 @@ async def _off_the_loop(lease: LeaseResult, copy: Callable[[int, Callable[[], bo
         return await in_a_thread(partial(copy, root_fd, stop.is_set), stop)
     finally:
         os.close(root_fd)
-
-
-async def in_a_thread(work: Callable[[], _T], stop: threading.Event) -> _T:
-    """The result of blocking work, which looks at `stop` between its steps.
-
-    Cancel: sets `stop` and waits for the end of the work, which clears its scratch away.
-    """
-    working = asyncio.get_running_loop().run_in_executor(None, work)
-    try:
-        return await asyncio.shield(working)
-    except asyncio.CancelledError:
-        # Until the work has ended the descriptors that it uses must stay what they are.
-        stop.set()
-        await finished(_settled(working))
-        raise
-
-
-async def _settled(working: asyncio.Future[_T]) -> None:
-    await asyncio.wait((working,))
-    working.exception()  # seen: it was cut off, which is what its caller is told

@@ -17,7 +17,6 @@ import msgspec
 
 from sandport.closing import finished, finished_within
 from sandport.errors import LeaseLost, SandportError, WireError
-from sandport.files import in_a_thread
 from sandport.outcome import Outcome
 from sandport.sync.copy import Account, Bounds
 from sandport.sync.entries import RESERVED_PREFIX
@@ -36,12 +35,13 @@ from sandport.transfer import by_socket, script
 from sandport.transfer.deletion import Deletion, Listing, Obstacles, list_far
 from sandport.transfer.handover import Handover, apart
 from sandport.transfer.shell import Shell, unreachable
+from sandport.transfer.thread import in_a_thread
 from sandport.transfer.told import failure_of, of_worker, told_by
 from sandport.transfer.tree_archive import TREE, Survey, TreeArchive
 
 if TYPE_CHECKING:
-    from sandport.files import Choice, OnProgress
     from sandport.sync import HostPath
+    from sandport.transfer.choice import Choice, OnProgress
     from sandport.transfer.far import Far
 
 __all__ = ["Staging", "deliver", "sync_in", "tidied"]

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from sandport.errors import WireError
-from sandport.files import in_a_thread
 from sandport.outcome import Outcome
 from sandport.sync.copy import Account, Bounds, LinkRule
 from sandport.sync.entries import RESERVED_PREFIX
@@ -34,11 +33,12 @@ from sandport.sync.unpack import inspect, unpack, unpack_file
 from sandport.transfer import by_socket, script
 from sandport.transfer.shell import stalled, unreachable
 from sandport.transfer.tar_words import notices_in
+from sandport.transfer.thread import in_a_thread
 from sandport.transfer.told import failure_of, of_worker, told_by
 
 if TYPE_CHECKING:
-    from sandport.files import Choice, OnProgress
     from sandport.sync import HostPath
+    from sandport.transfer.choice import Choice, OnProgress
     from sandport.transfer.far import Far
 
 __all__ = ["sync_out"]
