@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from sandport.lease.info import leases_of
+from sandport.store import file
+from sandport.store.errors import StoreUnusable
+from sandport.store.schema import MIGRATIONS
 from tests.integration.command import Command
 
 COMMANDS = [
@@ -123,3 +127,17 @@ def test_a_completion_is_not_disturbed(spoiled: Command) -> None:
     env = {"_SANDPORT_COMPLETE": "bash_complete", "COMP_WORDS": "sandport exec le", "COMP_CWORD": "2"}
     done = spoiled(env=env)
     assert (done.out.strip(), done.err) == (b"", "")
+
+
+@pytest.mark.parametrize("taken", range(1, len(MIGRATIONS)))
+def test_a_journal_that_another_process_is_just_making_is_empty_and_none_of_an_older_version(
+    tmp_path: Path, taken: int
+) -> None:
+    path = tmp_path / "journal.db"
+    db = sqlite3.connect(path, isolation_level=None)
+    file.migrate(db, path, MIGRATIONS[:taken])
+    assert leases_of(tmp_path, now_ms=1) == ()
+    db.execute("INSERT INTO store VALUES (?, 1)", (file.new_id("st"),))
+    with pytest.raises(StoreUnusable, match=r"was written by an older Sandport\n.*sandport reap"):
+        leases_of(tmp_path, now_ms=1)
+    db.close()

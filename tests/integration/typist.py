@@ -4,6 +4,7 @@ import fcntl
 import os
 import re
 import select
+import signal
 import struct
 import termios
 import time
@@ -28,7 +29,7 @@ class Typist:
             stdout=self._slave,
             stderr=self._slave,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # async-signal-safe: one system call
+            preexec_fn=_take_terminal,
         )
 
     def modes(self) -> list[Any]:
@@ -49,19 +50,27 @@ class Typist:
         while (found := re.search(pattern, self.shown)) is None:
             # Whoever has ended shows nothing more, and we hold the terminal open ourselves.
             over = self.process.poll() is not None or time.monotonic() > end
-            if select.select([self._master], [], [], 0 if over else 0.2)[0]:
-                self.shown += os.read(self._master, 65536).decode(errors="replace")
-            else:
-                assert not over, (pattern, self.shown, self.process.poll())
+            assert self._look(0 if over else 0.2) or not over, (pattern, self.shown, self.process.poll())
         self.shown = self.shown[found.end() :]
         return found
 
     def ended(self) -> int:
         """Wait for the end of the command; answers its code. All that it showed is in `shown`."""
-        code: int = self.process.wait(timeout=BOUND_S)
-        while select.select([self._master], [], [], 0)[0]:
-            self.shown += os.read(self._master, 65536).decode(errors="replace")
-        return code
+        end = time.monotonic() + BOUND_S
+        while (code := self.process.poll()) is None:
+            # A terminal that nobody reads is full at some time, and then the command waits and does not end.
+            self._look(0.2)
+            assert time.monotonic() < end, self.shown
+        while self._look(0):
+            pass
+        return int(code)
+
+    def _look(self, patience_s: float) -> bool:
+        """Take in what is shown next; whether anything was."""
+        if not select.select([self._master], [], [], patience_s)[0]:
+            return False
+        self.shown += os.read(self._master, 65536).decode(errors="replace")
+        return True
 
     def leave(self) -> None:
         """Close the window."""
@@ -78,3 +87,10 @@ class Typist:
             self.process.kill()
             self.process.wait()
         self.leave()
+
+
+def _take_terminal() -> None:
+    """In the child, before the command: system calls alone, as after a fork nothing else is safe."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    # Whoever started the tests in the background has had them ignore Ctrl-C, which a program takes over.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -224,6 +224,9 @@ def _is_made(db: sqlite3.Connection, path: Path) -> bool:
             "upgrade sandport, or set SANDPORT_HOME to another folder"
         )
     if 0 < taken < len(MIGRATIONS):
+        # A new one takes all steps, one by one, and gets its id last: nothing was ever leased before that.
+        if db.execute("SELECT 1 FROM store").fetchone() is None:
+            return False
         raise StoreUnusable(
             f"{path}: was written by an older Sandport\nany command that opens it brings it up to this version: "
             "sandport reap"
