@@ -60,9 +60,10 @@ class _Mirror(Generic[It]):
         future: Future[R] = self._portal.start_task_soon(call)
         try:
             return future.result()
-        except BaseException:
-            future.cancel()  # Whoever waits was interrupted; where the call itself raised, it is over.
-            raise
+        finally:
+            # Whoever waits may be interrupted by anything that the handler of a signal raises, and the call ends with
+            # that. One that is over, whether it answered or raised, stays as it is.
+            future.cancel()
 
 
 def _method(call: Callable[Concatenate[It, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[_Mirror[It], P], R]:
