@@ -143,6 +143,17 @@ def test_a_linked_file_stays_linked_and_keeps_its_mode(sandport: Command) -> Non
     assert real.read_text().startswith("version = 1\n# mine\n")
 
 
+def test_a_size_is_written_as_its_number_of_bytes(sandport: Command) -> None:
+    assert sandport("env", "add", "big", "-p", "local", "-c", "memory_bytes=512M", "-c", "pids=100").code == 0
+    assert tomllib.loads(own(sandport).read_text())["environments"]["big"]["config"] == {
+        "memory_bytes": 512_000_000,
+        "pids": 100,
+    }
+    done = sandport("env", "add", "odd", "-p", "local", "-c", "memory_bytes=much")
+    assert (done.code, "-c memory_bytes=much: expected a number of bytes" in done.err) == (2, True)
+    assert "odd" not in own(sandport).read_text()
+
+
 def test_two_that_add_at_once_lose_nothing(sandport: Command) -> None:
     adding = [sandport.start("env", "add", name, "-p", "local") for name in ("one", "two")]
     for process in adding:

@@ -25,7 +25,7 @@ changed; 125 the provider cannot be asked; 1 'probe' found something that is not
 
 ADD_EXAMPLES = """
 sandport env add ci -p local
-sandport env add big -p local -c memory_bytes=2000000000 -c 'expose=["/srv/models"]' --env MODELS=/srv/models
+sandport env add big -p local -c memory_bytes=2G -c 'expose=["/srv/models"]' --env MODELS=/srv/models
 
 The provider is asked whether it takes the config. What is written are the keys that were given, in its normal form.
 """
@@ -125,7 +125,7 @@ def probe(ctx: click.Context, *, name: str, as_json: bool) -> int:
     "overrides",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Config of the provider; true, 3, [1, 2] as in TOML, dots nest.",
+    help="Config of the provider; true, 3, [1, 2] as in TOML, sizes as 512M too; dots nest.",
 )
 @click.option("--env", "variables", metavar="K=V", multiple=True, help="A variable of every command that runs there.")
 @_json_option

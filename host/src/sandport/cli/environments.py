@@ -120,7 +120,7 @@ def add_one(
             raise ConfigurationInvalid(
                 f"{name}: {_source(name, configuration)} defines it already; remove it first, or take another name"
             )
-        normal = validated(f"{SECTION}.{name}", provider, given, configuration, settings)
+        normal = validated(f"{SECTION}.{name}", provider, given, configuration, settings, from_words=True)
         if (code := settings.interrupts.exit_code) is not None or normal is None:
             return code or exit_codes.OURS
         config = in_normal_form(given, normal)

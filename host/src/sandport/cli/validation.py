@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
@@ -13,13 +13,20 @@ from sandport.errors import ConfigurationInvalid
 from sandport_protocol.v1 import ValidateConfigResult
 
 from .application import Settings
+from .config_keys import fitted
 from .hosting import hosted
 from .records import Records
 from .status import Status
 
 
 def validated(
-    where: str, provider: str, config: Mapping[str, Any], configuration: Configuration, settings: Settings
+    where: str,
+    provider: str,
+    config: Mapping[str, Any],
+    configuration: Configuration,
+    settings: Settings,
+    *,
+    from_words: bool = False,
 ) -> dict[str, Any] | None:
     """A config in its provider's normal form; None where a signal came first.
 
@@ -28,12 +35,14 @@ def validated(
         provider: Who is asked; its worker is started for it.
         config: As it was written.
         configuration, settings: What is in force.
+        from_words: It is what `-c` said, which may write sizes as people do.
 
     Raises:
         ConfigurationInvalid: It refuses the config; the message names each field.
         SandportError: It cannot be asked.
     """
-    found = anyio.run(_validated, provider, config, configuration, settings, backend="asyncio")
+    fit = fitted if from_words else _as_written
+    found = anyio.run(_validated, provider, config, fit, configuration, settings, backend="asyncio")
     return None if found is None else checked(where, provider, found)
 
 
@@ -50,13 +59,22 @@ def checked(where: str, provider: str, found: ValidateConfigResult) -> dict[str,
     return normal
 
 
+def _as_written(config: Mapping[str, Any], _schema: bytes) -> Mapping[str, Any]:
+    return config
+
+
 async def _validated(
-    provider: str, config: Mapping[str, Any], configuration: Configuration, settings: Settings
+    provider: str,
+    config: Mapping[str, Any],
+    fit: Callable[[Mapping[str, Any], bytes], Mapping[str, Any]],
+    configuration: Configuration,
+    settings: Settings,
 ) -> ValidateConfigResult | None:
     records = Records(settings, usual="error")
     answer: ValidateConfigResult | None = None
     # Whoever asks does not change: what waits for clean-up is left to wait.
     async with hosted(configuration, settings.interrupts, records, cleans_up=False) as host:
         with Status(quiet=False).doing(f"asking {provider}"):
-            answer = await host.validate(provider, config)
+            facts = await host.describe(provider)
+            answer = await host.validate(provider, fit(config, bytes(facts.hello.provider.config_schema)))
     return answer
