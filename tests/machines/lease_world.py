@@ -5,8 +5,6 @@ memory: the disk, the pipes, the vendor. A killed host does nothing more: its jo
 hear nothing.
 
 Every step has arguments that JSON can say, and can be done in any state: a step that finds nothing to do does nothing.
-
-Why so long: the steps, what they are done to and what must hold are one world, and are read together.
 """
 
 from __future__ import annotations
@@ -17,275 +15,26 @@ import random
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Raw, Struct
 
-from sandport.errors import SandportError, WorkerStartFailed
-from sandport.lease.book import Book
+from sandport.errors import SandportError
 from sandport.lease.deaths import Dead
-from sandport.lease.delays import Delays
 from sandport.lease.request import LeaseRequest
-from sandport.log import Log
-from sandport.numbers import Timing
 from sandport.sandbox import Sandbox
 from sandport.store import file
-from sandport.store.errors import InUse, StoreUnusable
-from sandport.store.sqlite import SqliteStore
-from sandport.worker.client import WorkerClient
-from sandport.worker.report import CrashReport
-from sandport_protocol.limits import Limits
-from sandport_protocol.v1 import InitializeParams, InitializeResult, PeerInfo
-from sandport_sdk.dispatch import Dispatcher
+from sandport.store.errors import InUse
 
-from .memory_vendor import Life, MemoryVendor, Plan, provider_of
-from .virtual_loop import VirtualLoop
+from .memory_disk import Trouble
+from .memory_host import HostSim
+from .memory_vendor import MemoryVendor, Plan
+from .virtual_loop import LoopClock, VirtualLoop
 
 HOSTS = 2
-LIMITS = Limits()
-TIMING = Timing()
 TTL_S = 3600.0
-BEGINNING_S = 1_700_000_000.0
 PATIENCE_S = 2 * TTL_S
 """After so long without a fault nothing may be left that nobody wants."""
-
-Trouble = Literal["before", "after"]
-
-
-class LoopClock:
-    """The loop's virtual time as time of day."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def now_s(self) -> float:
-        """Seconds of Unix time."""
-        return BEGINNING_S + self._loop.time()
-
-    def now_ms(self) -> int:
-        """Milliseconds of Unix time."""
-        return round(self.now_s() * 1000)
-
-    async def sleep(self, seconds_s: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds_s)
-
-
-class InlineWriter:
-    """The store's writer without a thread and a disk: an operation is done when it is asked for, told a turn later.
-
-    Attributes:
-        dead: The process that it belongs to was killed: nothing is done or told any more.
-        trouble: What the disk does at the next write: refuses it, or takes it and does not confirm.
-    """
-
-    def __init__(self, db: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
-        self._db = db
-        self._loop = loop
-        self.dead = False
-        self.over = False
-        self.trouble: Trouble | None = None
-        self._untold: list[asyncio.Future[Any]] = []
-
-    def end(self) -> None:
-        """Nobody looks any more: tell whoever waits something, so that it ends."""
-        self.over = True
-        for future in self._untold:
-            _fail(future, StoreUnusable("the world is over"))
-
-    def submit(self, operation: Callable[[sqlite3.Connection], Any], *, writes: bool) -> asyncio.Future[Any]:
-        """Do it, all or nothing."""
-        future = self._loop.create_future()
-        if self.over:
-            _fail(future, StoreUnusable("the world is over"))
-            return future
-        if self.dead:
-            self._untold.append(future)
-            return future
-        trouble = None
-        if writes:
-            trouble, self.trouble = self.trouble, None
-        if trouble == "before":
-            self._loop.call_soon(_fail, future, StoreUnusable("the disk is full", dispatched="no"))
-            return future
-        self._db.execute("SAVEPOINT one")
-        try:
-            result = operation(self._db)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the operation's, and told to who asked
-            self._db.execute("ROLLBACK TO one")
-            self._loop.call_soon(_fail, future, error)
-        else:
-            if trouble is None:
-                self._loop.call_soon(_tell, self, future, result)
-            else:
-                self._loop.call_soon(_fail, future, StoreUnusable("the disk failed", dispatched="unknown"))
-        finally:
-            self._db.execute("RELEASE one")
-        return future
-
-    async def aclose(self) -> None:
-        """Nothing is waiting."""
-
-
-def _fail(future: asyncio.Future[Any], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
-
-
-def _tell(writer: InlineWriter, future: asyncio.Future[Any], result: Any) -> None:
-    if writer.dead:
-        writer._untold.append(future)
-    elif not future.done():
-        future.set_result(result)
-
-
-class MemoryWorker:
-    """What the lease layer needs of a worker, over a client and a dispatcher without a pipe."""
-
-    def __init__(self, world: LeaseWorld, on_late: Callable[[str, Any, Raw | None], None]) -> None:
-        self._loop = world.loop
-        self.life = Life(self.crash)
-        self.client = WorkerClient(
-            "memory", limits=LIMITS, log=lambda level, line: None, on_late=on_late, on_fatal=lambda why: self.crash()
-        )
-        self.client.write_to(_Pipe(self._to_worker))
-        self._dispatcher = Dispatcher(
-            provider_of(world.vendor, self.life), lambda data: self._loop.call_soon(self._to_host, bytes(data))
-        )
-        self.hello: InitializeResult = None  # type: ignore[assignment]
-        self.silenced = False
-        """Its host was killed."""
-
-    @property
-    def usable(self) -> bool:
-        """Whether calls may be sent to it."""
-        return not self.life.over and not self.silenced
-
-    @property
-    def groups(self) -> frozenset[str]:
-        """It has no optional ones."""
-        return frozenset()
-
-    async def prove_alive(self) -> None:
-        """It is never stuck."""
-
-    def _to_worker(self, data: bytes) -> None:
-        if not self.silenced:
-            self._loop.call_soon(self._worker_reads, data)
-
-    def _worker_reads(self, data: bytes) -> None:
-        if not self.life.over and not self._dispatcher.ended.done():
-            self._dispatcher.receive(data)
-
-    def _to_host(self, data: bytes) -> None:
-        if not self.life.over and not self.silenced:
-            self.client.data_received(data)
-
-    def crash(self) -> None:
-        """Its process is gone."""
-        if not self.life.over:
-            self.life.over = True
-            if not self.silenced:
-                report = CrashReport(id="c", provider="memory", pid=1, signal=9, uptime_s=1.0, phase="serving")
-                self._loop.call_soon(self.client.close, report, "it crashed")
-
-    async def greet(self, store_id: str) -> None:
-        """Say hello."""
-        self.hello = await self.client.hello(
-            InitializeParams(
-                protocol_versions=(1,),
-                host=PeerInfo(name="world", version="0"),
-                store_id=store_id,
-                state_dir="/",
-                limits=LIMITS,
-            )
-        )
-        await self.client.ready
-
-
-class _Pipe(asyncio.WriteTransport):
-    def __init__(self, write: Callable[[bytes], None]) -> None:
-        super().__init__()
-        self._write = write
-
-    def write(self, data: Any) -> None:
-        self._write(bytes(data))
-
-    def is_closing(self) -> bool:
-        return False
-
-
-class MemoryWorkers:
-    """One worker at a time, started again on demand."""
-
-    def __init__(self, world: LeaseWorld, on_late: Callable[[str, Any, Raw | None], None]) -> None:
-        self._world = world
-        self._on_late = on_late
-        self._starting = asyncio.Lock()
-        self.current: MemoryWorker | None = None
-        self.all: list[MemoryWorker] = []
-        self.closed = False
-
-    async def worker(self) -> Any:
-        """The one that serves."""
-        async with self._starting:
-            if self.closed:
-                raise WorkerStartFailed("the host is closing; no memory worker is started")
-            if self.current is None or not self.current.usable:
-                self.current = MemoryWorker(self._world, self._on_late)
-                self.all.append(self.current)
-                await self.current.greet(self._world.store_id)
-            return self.current
-
-
-class HostSim:
-    """One host: a book, its writer, its workers."""
-
-    def __init__(self, world: LeaseWorld, number: int) -> None:
-        self.world = world
-        self.instance = f"in{number:026d}"
-        self.writer = InlineWriter(world.db, world.loop)
-        self.store = SqliteStore(self.writer, world.clock, Path("memory"), world.store_id)  # type: ignore[arg-type]
-        self.workers = MemoryWorkers(world, self._late)
-        self.alive = True
-        self.book = Book(
-            self.store,
-            self.instance,
-            world,
-            lambda provider, tenant: self.workers,
-            is_run_live=world.is_run_live,
-            timing=TIMING,
-            delays=Delays(),
-            clock=world.clock,
-            log=Log(world.take_log, threshold="debug"),
-        )
-        self.running = world.task(self.book.run())
-
-    def _late(self, method: str, params: Any, result: Raw | None) -> None:
-        if method == "acquireLease" and self.alive:
-            self.book.late(params.sandbox_id)
-
-    def kill(self) -> None:
-        """Its process is gone; what its workers had begun at the vendor goes on there."""
-        self.alive = False
-        self.writer.dead = True
-        for worker in self.workers.all:
-            worker.silenced = True
-
-    async def close(self) -> None:
-        """As `Host` does it."""
-        passed = asyncio.ensure_future(self.book.passed.wait())
-        await asyncio.wait((passed,), timeout=TIMING.close_grace_s)
-        passed.cancel()
-        await self.book.finish(TIMING.close_grace_s)
-        self.book.clean_up.closing = True
-        self.workers.closed = True
-        self.running.cancel()
-        for worker in self.workers.all:
-            worker.crash()
-        await asyncio.wait((self.running,))
-        await self.book.finish()
-        self.alive = False
 
 
 class Held(Struct):

@@ -12,6 +12,9 @@ import selectors
 from collections.abc import Callable
 from typing import Any
 
+BEGINNING_S = 1_700_000_000.0
+"""The time of day, as Unix time, at which a `LoopClock` begins."""
+
 
 class _NothingToWaitFor(selectors.SelectSelector):
     """Tells the loop that it has nothing to run, instead of waiting."""
@@ -76,3 +79,22 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _on_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.faults.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+
+class LoopClock:
+    """The loop's virtual time as time of day."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def now_s(self) -> float:
+        """Seconds of Unix time."""
+        return BEGINNING_S + self._loop.time()
+
+    def now_ms(self) -> int:
+        """Milliseconds of Unix time."""
+        return round(self.now_s() * 1000)
+
+    async def sleep(self, seconds_s: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds_s)
