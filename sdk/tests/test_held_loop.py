@@ -6,9 +6,12 @@
 import asyncio
 import contextlib
 import logging
-import time
+import re
+from collections.abc import Iterator
+from logging.handlers import QueueHandler
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,6 +22,12 @@ from sdk.tests.plain import Plain
 
 HERE = str(Path(__file__))
 HANG_S = 60.0
+"""Only ends a hang."""
+SEVERAL = 2
+QUIET_S = 0.25
+"""Longer than a busy machine takes to give the loop's thread its turn, since that is no time to be said."""
+
+T = TypeVar("T")
 
 
 class Opened:
@@ -28,80 +37,113 @@ class Opened:
         self.method = method
 
 
-def blocks(until: Any) -> None:
+class OpenCalls(dict[Any, Any]):
+    """The calls that are open; how many they are is what the watch asks each time that it looks."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__({1: Opened(method)})
+        self.looks: SimpleQueue[int] = SimpleQueue()
+
+    def __len__(self) -> int:
+        count = super().__len__()
+        self.looks.put(count)
+        return count
+
+    def several_looks(self) -> None:
+        """Block until it has looked a few times from now on."""
+        self.looks = SimpleQueue()
+        for _ in range(SEVERAL):
+            blocks(self.looks)
+
+    def last_look(self) -> None:
+        """Block until it has seen that none is open any more."""
+        while blocks(self.looks):
+            pass
+
+
+@pytest.fixture
+def said() -> Iterator[SimpleQueue[logging.LogRecord]]:
+    """What is said, when it is."""
+    records: SimpleQueue[logging.LogRecord] = SimpleQueue()
+    handler = QueueHandler(records)
+    handler.setLevel(logging.WARNING)
+    log = logging.getLogger("sandport_sdk")
+    log.addHandler(handler)
+    yield records
+    log.removeHandler(handler)
+
+
+def blocks(news: SimpleQueue[T]) -> T:
     """As an author's code that waits for something in the loop's thread."""
-    deadline = time.monotonic() + HANG_S
-    while not until() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    return news.get(timeout=HANG_S)
 
 
-async def watched(caplog: pytest.LogCaptureFixture, home: str) -> list[str]:
+async def watched(said: SimpleQueue[logging.LogRecord], home: str) -> list[str]:
     """What is said while a call called `execute` blocks twice, and turns between."""
-    calls: dict[Any, Any] = {}
+    calls = OpenCalls("execute")
     watch = LoopWatch(asyncio.get_running_loop(), calls, held_s=0.05)
     watch.home = home
+    lines: list[str] = []
 
     async def handler() -> None:
-        for count in (1, 2):
-            blocks(lambda: len(caplog.records) >= count)  # noqa: B023 - called at once
-            await asyncio.sleep(0.2)  # the loop turns, so that the next time is another one
-
-    calls[1] = Opened("execute")
-    watch.wake()
-    task = asyncio.create_task(handler(), name="execute")
-    try:
-        await task
-    finally:
+        for _ in range(2):
+            await asyncio.sleep(0)  # the loop turns, so that each time is another one
+            lines.append(blocks(said).getMessage())
+            calls.several_looks()
         calls.clear()
+
+    watch.wake()
+    try:
+        await asyncio.create_task(handler(), name="execute")
+    finally:
         watch.stop()
-    return [record.getMessage() for record in caplog.records]
-
-
-def _some_looks() -> Any:
-    """Becomes true after a few times the limit."""
-    began = time.monotonic()
-    return lambda: time.monotonic() - began > 0.1
+    return lines
 
 
 @pytest.mark.parametrize("home", [str(Path(__file__).parent), ""])
 def test_who_holds_up_the_loop_is_named_with_the_place_once_each_time(
-    caplog: pytest.LogCaptureFixture, home: str
+    said: SimpleQueue[logging.LogRecord], home: str
 ) -> None:
-    caplog.set_level(logging.WARNING)
-    said = asyncio.run(watched(caplog, home))
-    assert len(said) == 2
-    for line in said:
+    for line in asyncio.run(watched(said, home)):
         assert line.startswith(f"the handler of `execute` has held up the event loop for 0.05 s, at {HERE}:")
-        assert "in blocks: make it a plain def" in line
+        assert re.search("in (blocks|handler): make it a plain def", line)
+    assert said.empty()
 
 
-def test_nothing_is_said_where_nothing_is_held_up_or_nothing_is_open(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_said_where_nothing_is_held_up_or_nothing_is_open(said: SimpleQueue[logging.LogRecord]) -> None:
     async def quiet() -> None:
-        calls: dict[Any, Any] = {}
-        watch = LoopWatch(asyncio.get_running_loop(), calls, held_s=0.02)
-        calls[1] = Opened("execute")
+        loop = asyncio.get_running_loop()
+        calls = OpenCalls("execute")
+        watch = LoopWatch(loop, calls, held_s=QUIET_S)
         watch.wake()
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(calls.several_looks)
         calls.clear()
-        await asyncio.to_thread(blocks, lambda: watch.asleep)
-        blocks(_some_looks())
-        watch.stop()
+        await asyncio.to_thread(calls.last_look)
+        assert said.empty()
+        others = OpenCalls("probe")
+        other = LoopWatch(loop, others, held_s=QUIET_S)
+        other.wake()
+        line = blocks(said).getMessage()
+        others.several_looks()
+        assert "something of the provider's (probe) has held up the event loop" in line  # and of no other call
+        others.clear()
+        for each in (watch, other):
+            each.stop()
 
-    caplog.set_level(logging.WARNING)
     asyncio.run(quiet())
-    assert [record for record in caplog.records if record.name == "sandport_sdk"] == []
+    assert said.empty()
 
 
 def test_a_plain_handler_that_goes_on_after_its_cancel_is_said_to_with_the_place(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, said: SimpleQueue[logging.LogRecord]
 ) -> None:
-    caplog.set_level(logging.WARNING)
+    lines: list[str] = []
 
     class Deaf(Plain):
         def probe(  # type: ignore[override]
             self, params: types.ProbeParams, call: Call
         ) -> types.ProbeResult:
-            blocks(lambda: caplog.records)
+            lines.append(blocks(said).getMessage())
             return types.ProbeResult()
 
     async def tell() -> None:
@@ -113,7 +155,8 @@ def test_a_plain_handler_that_goes_on_after_its_cancel_is_said_to_with_the_place
                 await probe.result()
 
     asyncio.run(tell())
-    (line,) = [record.getMessage() for record in caplog.records]
+    assert said.empty()
+    (line,) = lines
     assert line.startswith(f"probe was cancelled 1 s ago and goes on, at {HERE}:")
     assert "in blocks: nothing interrupts a plain def" in line
 
