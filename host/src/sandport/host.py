@@ -1,6 +1,6 @@
 """The host: the one object that an embedder opens. It owns the workers; leases are blocks inside it.
 
-Why so long: it is all that an embedder calls, each call with its promises; what they do is in `lease` and `worker`.
+It is all that an embedder calls, each call with its promises; what they do is in `providers`, `lease` and `worker`.
 """
 
 from __future__ import annotations
@@ -9,58 +9,51 @@ import asyncio
 import contextlib
 import math
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw, Struct
 
-from sandport_protocol import codec, versions
-from sandport_protocol.limits import DEFAULTS, Limits
+from sandport_protocol import codec
 from sandport_protocol.methods import METHODS
 from sandport_protocol.v1 import (
-    VARIABLE_NAME,
     AcquireLeaseParams,
     Egress,
-    InitializeParams,
     InitializeResult,
-    PeerInfo,
     ProbeParams,
     ProbeResult,
     ValidateConfigParams,
     ValidateConfigResult,
-    new_sandbox_id,
 )
 
-from . import __version__
 from .clock import Clock, SystemClock
 from .closing import finished
-from .command import LONGEST_S
-from .configuration import Configuration, ProviderSettings, load, overridden
-from .discovery import Discovery, discover, how_to_get, worker_command
-from .errors import EnvironmentUnknown, UsageError
-from .home import Home, HomeUnusable
+from .configuration import Configuration, load, overridden
+from .errors import UsageError
+from .home import Home
 from .instances import Instance
+from .lease.authority import Authority
 from .lease.book import Book
 from .lease.clean_up import Attempted, OnDone
 from .lease.deaths import KernelDeaths
 from .lease.info import LeaseInfo, LeaseWord, leases_of
 from .lease.recovery import IsRunLive
-from .lease.request import LeaseRequest, new_lease_id
+from .lease.request import asked, check_asked
 from .lease.unknown import Account, Found, Unknown, end_unknown, find_unknown
 from .log import Log
-from .nearest import nearest
 from .numbers import Timing
+from .opening import begun, hung_in
+from .providers import Providers
 from .sandbox import Sandbox
 from .store.sqlite import SqliteStore
 from .store.store import Store
+from .tasks import Tasks
 from .witness import NO_LEASE_WITNESS
 from .worker.environment import withheld
-from .worker.launch import WorkerCommand
-from .worker.supervisor import Supervisor, WorkerKey, worker_key
+from .worker.supervisor import Supervisor, WorkerKey
 
 if TYPE_CHECKING:
-    from .hooks import Verb
     from .plugins import Plugins
 
 LEASE_S = 3600.0
@@ -99,18 +92,18 @@ class Host:
     ) -> None:
         self.configuration = configuration
         self.home = home
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(log)
         self._environ = environ
         self._clock = clock
         self._log = log
         self._timing: Timing = configuration.host.timing
-        self._scan: Discovery | None = None
         self._instance = instance
+        self._providers = Providers(configuration, home, environ=environ, log=log, instance=instance.id)
         self._supervisors: dict[WorkerKey, Supervisor] = {}
         self._sandboxes: dict[str, Sandbox] = {}
-        self._failures: list[BaseException] = []
         self._closing = False
         self._plugins = plugins
+        self._authority = Authority(plugins, store)
         witness = NO_LEASE_WITNESS
         if plugins is not None:
             from .lease.events import LeaseEvents
@@ -170,8 +163,8 @@ class Host:
         place = Home.open(None if home is None else Path(home), environ)
         clock = clock or SystemClock()
         log = log or Log()
-        hung_in = _hung_in((*configuration.host.plugins, *plugins), log)
-        instance = _begun(place.root)
+        hooked = hung_in((*configuration.host.plugins, *plugins), log)
+        instance = begun(place.root)
         try:
             store = await SqliteStore.open(place.journal, store_id=place.store_id, clock=clock)
             try:
@@ -183,11 +176,11 @@ class Host:
                     is_run_live=is_run_live,
                     environ=environ,
                     clock=clock,
-                    log=log if hung_in is None else hung_in.log,
-                    plugins=hung_in,
+                    log=log if hooked is None else hooked.log,
+                    plugins=hooked,
                 )
                 if cleans_up:
-                    host._spawn(host._book.run(), "sandport clean-up")
+                    host._tasks.start(host._book.run(), "sandport clean-up")
                 else:
                     host._book.passed.set()
                 try:
@@ -198,20 +191,6 @@ class Host:
                 await finished(store.aclose())
         finally:
             instance.close()
-
-    # The tasks are the host's own and no task group of the block's: a cancel around the block must reach the leases in
-    # it before it reaches the workers that end them, and the block may be left from another task than it was entered.
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._log("critical", f"{task.get_name()} failed: {error!r}")
-            self._failures.append(error)
 
     async def _close(self) -> None:
         grace_s = self._timing.close_grace_s
@@ -226,28 +205,18 @@ class Host:
         await self._book.finish(grace_s)
         self._closing = True
         self._book.clean_up.closing = True
-        while self._tasks:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.wait(self._tasks)
+        await self._tasks.end()
         # What is still under way has no worker any more, and ends with that.
         await self._book.finish()
         if self._plugins is not None:
             await self._plugins.finish()
-        if self._failures:
-            raise self._failures[0]
+        self._tasks.raise_failure()
 
     # -------------------------------------------------------------- providers
 
     def provider_names(self) -> tuple[str, ...]:
         """Every provider that is installed or configured, sorted; nothing is started."""
-        installed = {provider.name for provider in self._found().providers}
-        return tuple(sorted(installed | set(self.configuration.providers)))
-
-    def _found(self) -> Discovery:
-        if self._scan is None:
-            self._scan = discover()
-        return self._scan
+        return self._providers.names()
 
     async def describe(self, provider: str) -> ProviderFacts:
         """The hello of a provider's worker, which is started if need be.
@@ -282,9 +251,9 @@ class Host:
         Repeat: looks again.
         Cancel: stops looking.
         """
-        provider, base, _ = self._resolved(environment)
-        params = ProbeParams(config=Raw(codec.encode(overridden(base, config or {}))))
-        client = (await self._supervisor(provider).worker()).client
+        settings = self._providers.resolved(environment)
+        params = ProbeParams(config=Raw(codec.encode(overridden(settings.config, config or {}))))
+        client = (await self._supervisor(settings.provider).worker()).client
         return await client.call(METHODS["probe"], params, ProbeResult, deadline_s=self._timing.call_s)
 
     async def validate(self, provider: str, config: Mapping[str, Any]) -> ValidateConfigResult:
@@ -305,56 +274,16 @@ class Host:
             METHODS["validateConfig"], params, ValidateConfigResult, deadline_s=self._timing.call_s
         )
 
-    def _resolved(self, environment: str) -> tuple[str, Mapping[str, Any], Mapping[str, str]]:
-        """The provider, its config and its variables that a name stands for."""
-        stored = self.configuration.environments.get(environment)
-        if stored is not None:
-            return stored.provider, stored.config, stored.env
-        if environment in self.provider_names():
-            return environment, {}, {}
-        known = (*self.configuration.environments, *self.provider_names())
-        raise EnvironmentUnknown(
-            f"there is no environment or provider {environment!r}{nearest(environment, known)}; "
-            f"there are: {', '.join(known) or 'none'}" + how_to_get(environment)
-        )
-
     def _supervisor(self, provider: str, tenant: str | None = None) -> Supervisor:
         if self._closing:
             raise UsageError("the host is closed; use it inside of its block, or open another")
-        settings = self.configuration.providers.get(provider, ProviderSettings())
-        key = worker_key(provider, tenant, settings.isolation)
+        key = self._providers.key(provider, tenant)
         supervisor = self._supervisors.get(key)
         if supervisor is None:
-            command = self._command(key, settings)
-            supervisor = Supervisor(
-                command,
-                self._hello(provider, settings.limits),
-                environ=self._environ,
-                timing=self._timing,
-                log=self._log,
-                on_late=self._late,
-                instance=self._instance.id,
-                root=self.home.root,
-            )
+            supervisor = self._providers.supervisor(key, on_late=self._late)
             self._supervisors[key] = supervisor
-            self._spawn(supervisor.run(), f"sandport worker {provider}")
+            self._tasks.start(supervisor.run(), f"sandport worker {provider}")
         return supervisor
-
-    def _command(self, key: WorkerKey, settings: ProviderSettings) -> WorkerCommand:
-        provider, tenant = key
-        argv = settings.command
-        if not argv:
-            argv = worker_command(self._found().find(provider, configured=self.configuration.providers))
-        return WorkerCommand(provider=provider, tenant=tenant, argv=argv, granted_env=settings.env)
-
-    def _hello(self, provider: str, limits: Limits = DEFAULTS) -> InitializeParams:
-        return InitializeParams(
-            protocol_versions=versions.SUPPORTED,
-            host=PeerInfo(name="sandport", version=__version__),
-            store_id=self.home.store_id,
-            state_dir=str(self.home.state_dir(provider)),
-            limits=limits,
-        )
 
     # -------------------------------------------------------------- leases
 
@@ -402,30 +331,27 @@ class Host:
 
         Cancel: what was created is gone when this returns; bounded by the close grace.
         """
-        request = self._request(
+        check_asked(ttl_s=ttl_s, name=name, env=env or {})
+        request = asked(
             environment,
+            self._providers.resolved(environment),
             config=config or {},
             env=env or {},
-            ids={
-                "run": run,
-                "tenant": tenant,
-                "principal": principal,
-                "workspace": workspace,
-                "work_item": work_item,
-            },
+            egress=egress,
             workload=workload,
             ttl_s=ttl_s,
-            egress=egress,
             keep=keep,
             name=name,
+            run=run,
+            tenant=tenant,
+            principal=principal,
+            workspace=workspace,
+            work_item=work_item,
         )
-        if self._plugins is not None:
-            from .lease.events import leasing
-
-            await self._plugins.authorise(leasing(request))
-        settings = self.configuration.providers.get(request.provider, ProviderSettings())
+        await self._authority.lease(request)
+        at_once = self._providers.settings(request.provider).creates_at_once
         workers = self._supervisor(request.provider, request.tenant)
-        sandbox = await self._book.acquire(request, workers, at_once=settings.creates_at_once)
+        sandbox = await self._book.acquire(request, workers, at_once=at_once)
         self._sandboxes[sandbox.id] = sandbox
         try:
             with self._book.holding(sandbox, on_lost):
@@ -454,7 +380,7 @@ class Host:
 
         Cancel: leaves the lease as it was.
         """
-        lease = await self._authorised("attach", lease)
+        lease = await self._authority.act("attach", lease)
         async with self._book.attached(lease) as sandbox:
             with self._book.holding(sandbox, on_lost):
                 yield sandbox
@@ -506,7 +432,7 @@ class Host:
         Repeat: confirms again.
         Cancel: goes on to the end, bounded; the cancel is raised then.
         """
-        lease = await self._authorised("end", lease, reason=reason, force=force)
+        lease = await self._authority.act("end", lease, reason=reason, force=force)
         return await finished(self._book.end(lease, reason=reason, force=force))
 
     async def clean_up(self, *, everything: bool = True, on_done: OnDone | None = None) -> tuple[Attempted, ...]:
@@ -532,7 +458,7 @@ class Host:
         Repeat: asks again.
         Cancel: nothing has happened.
         """
-        accounts = [Account(name, None, b"{}") for name in self.provider_names()]
+        accounts = [Account(name, None, b"{}") for name in self._providers.names()]
         accounts += [
             Account(stored.provider, None, codec.encode(stored.config))
             for stored in self.configuration.environments.values()
@@ -549,18 +475,7 @@ class Host:
 
         Repeat: confirms again.
         """
-        if self._plugins is not None:
-            from .hooks import Action
-
-            account = unknown.account
-            await self._plugins.authorise(
-                Action(
-                    verb="end unknown",
-                    provider=account.provider,
-                    tenant=account.tenant,
-                    sandbox_id=unknown.sandbox_id,
-                )
-            )
+        await self._authority.end_unknown(unknown)
         limits = self._book.limits
         return await end_unknown(unknown, self._supervisor, limits=limits, timing=self._timing, log=self._log)
 
@@ -571,19 +486,8 @@ class Host:
             Stale: There is no such sandbox, or it is gone.
             NotAuthorised: A plugin refuses; nothing was changed.
         """
-        if self._plugins is not None and await self._book.store.sandbox(sandbox_id) is not None:
-            await self._authorised("forget", sandbox_id, reason=reason)
+        await self._authority.forget(sandbox_id, reason=reason)
         await self._book.forget(sandbox_id, reason=reason)
-
-    async def _authorised(self, verb: Verb, lease: str, *, reason: str | None = None, force: bool = False) -> str:
-        """Which lease is meant, once the plugins have nothing against it; without plugins it is taken as it is."""
-        if self._plugins is None:
-            return lease
-        from .lease.events import acting
-
-        leased = await self._book.store.leased(lease)
-        await self._plugins.authorise(acting(verb, leased, reason=reason, force=force))
-        return leased.lease.id
 
     @property
     def store(self) -> Store:
@@ -594,41 +498,6 @@ class Host:
     def instance(self) -> str:
         """This host's id among those that have the journal open."""
         return self._instance.id
-
-    def _request(
-        self,
-        environment: str,
-        *,
-        config: Mapping[str, Any],
-        env: Mapping[str, str],
-        ids: dict[str, str | None],
-        workload: str | None,
-        ttl_s: float,
-        egress: Egress | None,
-        keep: bool,
-        name: str | None,
-    ) -> LeaseRequest:
-        if not 0 < ttl_s <= LONGEST_S:
-            raise UsageError(f"ttl_s is {ttl_s}; give seconds above 0 and up to {LONGEST_S:g}")
-        if name == "":
-            raise UsageError("the name of the lease is empty; leave it out, or give one")
-        _check_variables(env)
-        provider, base, variables = self._resolved(environment)
-        return LeaseRequest(
-            sandbox_id=new_sandbox_id(os.urandom(17)),
-            lease_id=new_lease_id(),
-            provider=provider,
-            environment=environment,
-            config=Raw(codec.encode(overridden(base, config))),
-            secrets={},
-            env={**variables, **env},
-            egress=egress,
-            workload=workload,
-            ttl_s=ttl_s,
-            keep=keep,
-            name=name,
-            **ids,
-        )
 
     def _late(self, method: str, params: Struct, result: Raw | None) -> None:
         """A create that succeeded after its caller was told otherwise: undo it."""
@@ -651,32 +520,3 @@ class Host:
             worker = supervisor.current
             if worker is not None:
                 worker.let_go()
-
-
-def _check_variables(env: Mapping[Any, Any]) -> None:
-    """Now, and not with the first command: what is wrong here is wrong for each."""
-    for variable, value in env.items():
-        if not isinstance(variable, str) or not VARIABLE_NAME.fullmatch(variable):
-            raise UsageError(f"env: {variable!r} is not a variable's name (letters, digits and _, no leading digit)")
-        if not isinstance(value, str | bytes):
-            raise UsageError(f"env: {variable} is {value!r}; a variable's value is text or bytes")
-
-
-def _hung_in(plugins: Sequence[object], log: Log) -> Plugins | None:
-    if not plugins:
-        return None
-    from .plugins import Plugins
-
-    # One that is named twice is meant once; of objects the caller knows what he gives.
-    once = [one for place, one in enumerate(plugins) if not isinstance(one, str) or one not in plugins[:place]]
-    return Plugins(once, log)
-
-
-def _begun(root: Path) -> Instance:
-    try:
-        return Instance.begin(root)
-    except OSError as error:
-        raise HomeUnusable(
-            f"{error.filename or root / 'instances'}: {error.strerror}; Sandport notes there which processes live\n"
-            "free space on that disk, or set SANDPORT_HOME to a folder that can be written"
-        ) from error

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
-from sandport_protocol.v1 import Egress, new_sandbox_id
+from sandport.command import LONGEST_S
+from sandport.configuration import EnvironmentSettings, overridden
+from sandport.errors import UsageError
+from sandport_protocol import codec
+from sandport_protocol.v1 import VARIABLE_NAME, Egress, new_sandbox_id
 
 
 class LeaseRequest(Struct, frozen=True, kw_only=True):
@@ -34,6 +40,62 @@ class LeaseRequest(Struct, frozen=True, kw_only=True):
     principal: str | None = None
     workspace: str | None = None
     work_item: str | None = None
+
+
+def check_asked(*, ttl_s: float, name: str | None, env: Mapping[Any, Any]) -> None:
+    """Refuse what is wrong in any environment.
+
+    Raises:
+        UsageError: The life time makes no sense, the name is empty, or a variable has no name or value of one.
+    """
+    if not 0 < ttl_s <= LONGEST_S:
+        raise UsageError(f"ttl_s is {ttl_s}; give seconds above 0 and up to {LONGEST_S:g}")
+    if name == "":
+        raise UsageError("the name of the lease is empty; leave it out, or give one")
+    # Now, and not with the first command: what is wrong here is wrong for each.
+    for variable, value in env.items():
+        if not isinstance(variable, str) or not VARIABLE_NAME.fullmatch(variable):
+            raise UsageError(f"env: {variable!r} is not a variable's name (letters, digits and _, no leading digit)")
+        if not isinstance(value, str | bytes):
+            raise UsageError(f"env: {variable} is {value!r}; a variable's value is text or bytes")
+
+
+def asked(
+    environment: str,
+    settings: EnvironmentSettings,
+    *,
+    config: Mapping[str, Any],
+    env: Mapping[str, str],
+    egress: Egress | None,
+    workload: str | None,
+    ttl_s: float,
+    keep: bool,
+    name: str | None,
+    **ids: str | None,
+) -> LeaseRequest:
+    """What `Host.lease` asks for, with fresh ids.
+
+    Args:
+        environment: The name that was given.
+        settings: What it stands for; config and variables are laid over its own.
+        config, env, egress, workload, ttl_s, keep, name: As for `Host.lease`.
+        ids: The embedder's: run, tenant, principal, workspace, work_item.
+    """
+    return LeaseRequest(
+        sandbox_id=new_sandbox_id(os.urandom(17)),
+        lease_id=new_lease_id(),
+        provider=settings.provider,
+        environment=environment,
+        config=Raw(codec.encode(overridden(settings.config, config))),
+        secrets={},
+        env={**settings.env, **env},
+        egress=egress,
+        workload=workload,
+        ttl_s=ttl_s,
+        keep=keep,
+        name=name,
+        **ids,
+    )
 
 
 def asked_again(request: LeaseRequest) -> LeaseRequest:
