@@ -32,15 +32,40 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def other(worker: Worker) -> Iterator[Worker]:
+    """Another worker of the same sandboxes."""
+    with running_worker(worker.state_dir) as made:
+        yield made
+
+
+@pytest.fixture
+def sandbox(worker: Worker) -> machine.Sandbox:
+    """One that is there, without walls as yet."""
+    return worker.create()
+
+
+def ensure(sandbox: machine.Sandbox, argv: tuple[str, ...] = STAYS) -> bool:
+    """Have its first process run; whether this call started it."""
+    return machine.Init(sandbox).ensure(argv, env=ENV)
+
+
 def acquire(*, ttl_ms: int = 600_000, keep: bool = False) -> types.AcquireLeaseParams:
     return types.AcquireLeaseParams(sandbox_id=new_id(), ttl_ms=ttl_ms, keep=keep)
+
+
+def attach(asked: types.AcquireLeaseParams) -> types.AttachLeaseParams:
+    """What somebody asks who knows that a sandbox was asked for, and not whether it was made."""
+    return types.AttachLeaseParams(sandbox_id=asked.sandbox_id, handle=f"test/1/{asked.sandbox_id}")
 
 
 # ------------------------------------------------------------ what is there, seen from outside
 
 
-def make_root(root: Path) -> None:
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
     """A small root: programs of every kind, and links that lead out of it where they are followed by this machine."""
+    root = tmp_path / "root"
     (root / "bin").mkdir(parents=True)
     (root / "work" / "deep").mkdir(parents=True)
     for name, text in {
@@ -64,6 +89,7 @@ def make_root(root: Path) -> None:
     (root / "out").symlink_to(sys.executable)
     (root / "bin" / "needs-loader").write_bytes(Path(sys.executable).resolve().read_bytes())
     (root / "bin" / "needs-loader").chmod(0o755)
+    return root
 
 
 @pytest.mark.parametrize(
@@ -95,76 +121,74 @@ def make_root(root: Path) -> None:
     ],
 )
 def test_what_is_looked_for_inside_is_what_a_process_of_the_sandbox_would_find(
-    tmp_path: Path, program: str, cwd: str, found: type[errors.WireError] | None
+    root: Path, program: str, cwd: str, found: type[errors.WireError] | None
 ) -> None:
     """CMD-5."""
-    make_root(tmp_path / "root")
     look = {"program": os.fsencode(program), "cwd": os.fsencode(cwd), "path": b"/absent:/usr/bin"}
     if found is None:
-        machine.look_inside(tmp_path / "root", **look)
+        machine.look_inside(root, **look)
         return
     with pytest.raises(errors.WireError) as told:
-        machine.look_inside(tmp_path / "root", **look)
+        machine.look_inside(root, **look)
     assert (type(told.value), told.value.dispatched) == (found, "no")
     assert told.value.detail is not None
 
 
-def test_a_look_inside_leaves_no_descriptor_open(tmp_path: Path) -> None:
-    make_root(tmp_path / "root")
+def test_a_look_inside_leaves_no_descriptor_open(root: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for program in (b"script", b"absent", b"/up", b"plain"):
         for cwd in (b"/work/deep", b"/absent"):
             with contextlib.suppress(errors.WireError):
-                machine.look_inside(tmp_path / "root", program, cwd=cwd, path=b"/bin")
+                machine.look_inside(root, program, cwd=cwd, path=b"/bin")
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 # ------------------------------------------------------------ the first process
 
 
-def test_a_first_process_stays_when_its_worker_goes_and_ends_with_its_sandbox(worker: Worker) -> None:
-    sandbox = worker.create()
-    assert machine.Init(sandbox).ensure(STAYS, env=ENV)
+def test_a_first_process_stays_when_its_worker_goes_and_ends_with_its_sandbox(
+    worker: Worker, other: Worker, sandbox: machine.Sandbox
+) -> None:
+    assert ensure(sandbox)
     pid = machine.Init(sandbox).pid
     assert pid is not None
-    with running_worker(worker.state_dir) as other:
-        attached = other.attach(sandbox)
-        assert attached is not None
-        worker.sandboxes.close()
-        assert not machine.Init(attached).ensure(STAYS, env=ENV)
-        assert machine.Init(attached).pid == pid
-        assert not attached.processes_lost
-        ended = os.pidfd_open(pid)
-        assert other.destroy(sandbox.sandbox_id) == "destroyed"
-        assert select.select([ended], [], [], HANG_S)[0]
-        os.close(ended)
+    attached = other.attach(sandbox)
+    assert attached is not None
+    worker.sandboxes.close()
+    assert not ensure(attached)
+    assert machine.Init(attached).pid == pid
+    assert not attached.processes_lost
+    ended = os.pidfd_open(pid)
+    assert other.destroy(sandbox.sandbox_id) == "destroyed"
+    assert select.select([ended], [], [], HANG_S)[0]
+    os.close(ended)
 
 
-def test_a_first_process_that_was_killed_or_lost_its_keeper_is_made_anew(worker: Worker) -> None:
-    sandbox = worker.create()
+def test_a_first_process_that_was_killed_or_lost_its_keeper_is_made_anew(
+    worker: Worker, sandbox: machine.Sandbox
+) -> None:
     init = machine.Init(sandbox)
-    init.ensure(STAYS, env=ENV)
+    assert ensure(sandbox)
     first = init.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
     eventually(lambda: init.pid is None)
-    assert init.ensure(STAYS, env=ENV)
+    assert ensure(sandbox)
     second = init.pid
     kill_keeper(keeper_of(sandbox))
     eventually(lambda: init.pid is None)
     with pytest.raises(errors.NotAttached):
-        init.ensure(STAYS, env=ENV)
+        ensure(sandbox)
     attached = worker.attach(sandbox)
     assert attached is not None
     assert attached.processes_lost
-    assert init.ensure(STAYS, env=ENV)
+    assert ensure(sandbox)
     assert init.pid not in (None, first, second)
 
 
-def test_workers_that_build_the_walls_at_once_build_them_once(worker: Worker) -> None:
-    sandbox = worker.create()
+def test_workers_that_build_the_walls_at_once_build_them_once(sandbox: machine.Sandbox) -> None:
     with ThreadPoolExecutor(6) as pool:
-        built = list(pool.map(lambda _: machine.Init(sandbox).ensure(STAYS, env=ENV), range(6)))
+        built = list(pool.map(ensure, [sandbox] * 6))
     assert sum(built) == 1
 
 
@@ -180,7 +204,7 @@ def test_walls_that_cannot_be_built_say_why_and_leave_no_sandbox(
     worker: Worker, argv: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(errors.Unavailable, match=said) as told:
-        worker.sandboxes.create(acquire(), fill=lambda new: machine.Init(new).ensure(argv, env=ENV))
+        worker.sandboxes.create(acquire(), fill=lambda new: ensure(new, argv))
     assert told.value.dispatched == "no"
     assert worker.listed() == []
 
@@ -188,28 +212,25 @@ def test_walls_that_cannot_be_built_say_why_and_leave_no_sandbox(
 # ------------------------------------------------------------ half made
 
 
-def test_a_sandbox_counts_as_made_only_when_it_is_filled(worker: Worker) -> None:
+def test_a_sandbox_counts_as_made_only_when_it_is_filled(worker: Worker, other: Worker) -> None:
     """LEASE-24: nobody can attach it before, everybody can list it, and its time begins when it is there (LEASE-26)."""
     params = acquire(ttl_ms=5_000, keep=True)
-    attach = types.AttachLeaseParams(sandbox_id=params.sandbox_id, handle=f"test/1/{params.sandbox_id}")
     seen: list[object] = []
     keepers: list[int] = []
 
     def fill(new: machine.Sandbox) -> None:
         keepers.append(os.pidfd_open(keeper_of(new)))
         seen.append(new.expires_at_ms)
-        with running_worker(worker.state_dir) as other:
-            seen.append(other.listed())
-            with pytest.raises(machine.Unfinished) as told:
-                other.sandboxes.attach(attach)
-            seen.append(told.value.condition)
+        seen.append(other.listed())
+        with pytest.raises(machine.Unfinished) as told:
+            other.sandboxes.attach(attach(params))
+        seen.append(told.value.condition)
 
     sandbox = worker.sandboxes.create(params, fill=fill)
     assert seen == [None, [params.sandbox_id], "Unavailable"]
-    with running_worker(worker.state_dir) as other:
-        attached = other.attach(sandbox)
-        assert attached is not None
-        assert attached.expires_at_ms == sandbox.expires_at_ms
+    attached = other.attach(sandbox)
+    assert attached is not None
+    assert attached.expires_at_ms == sandbox.expires_at_ms
     assert (sandbox.folder / "kept").exists()
     assert select.select(keepers, [], [], HANG_S)[0]  # by its expiry, of which it heard when the sandbox was filled
     os.close(*keepers)
@@ -228,11 +249,10 @@ def test_a_sandbox_whose_worker_was_killed_while_it_was_filled_can_be_destroyed_
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert worker.listed() == [params.sandbox_id]
-    attach = types.AttachLeaseParams(sandbox_id=params.sandbox_id, handle=f"test/1/{params.sandbox_id}")
     with pytest.raises(machine.Unfinished):
-        worker.sandboxes.attach(attach)
+        worker.sandboxes.attach(attach(params))
     assert worker.destroy(params.sandbox_id) == "destroyed"
-    assert worker.sandboxes.attach(attach) is None
+    assert worker.sandboxes.attach(attach(params)) is None
 
 
 def test_a_fill_that_fails_leaves_nothing_and_says_what_it_said(worker: Worker) -> None:
