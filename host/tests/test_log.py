@@ -49,7 +49,7 @@ def test_nothing_is_printed_on_stdout_and_structlog_is_imported_only_for_a_recor
         "import sys; from sandport.log import Log; log = Log(); log('debug', 'x'); print('structlog' in sys.modules);"
         "log('error', 'broken')"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "False\n"
     assert "broken" in done.stderr
 
@@ -60,7 +60,7 @@ def test_an_embedder_that_configured_structlog_gets_the_records_there() -> None:
         "structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr));"
         "Log()('error', 'broken', provider='p')"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == ""
     assert "broken" in done.stderr
     assert "provider" in done.stderr

@@ -374,7 +374,6 @@ async def test_leaving_at_once_waits_for_nothing_and_the_workers_finish_alone(tm
         root = Path(sandbox.working_directory.decode())
         before = time.monotonic()
         host.abandon()
-        assert time.monotonic() - before < 1.0
+        assert time.monotonic() - before < QUICK.close_grace_s
         await eventually(lambda: not root.exists())
-    assert QUICK.close_grace_s > 0
     assert journal.received("destroyLease") >= 1
