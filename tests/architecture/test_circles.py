@@ -55,7 +55,9 @@ def complaints(graph: grimp.ImportGraph, allowed: Sequence[Allowed]) -> list[str
     try:
         TopologicalSorter({one: graph.find_modules_directly_imported_by(one) for one in graph.modules}).prepare()
     except CycleError as error:
-        circle: list[str] = error.args[1][::-1]
+        circle: list[str] = error.args[1][:0:-1]
+        first = circle.index(min(circle))
+        circle = [*circle[first:], *circle[: first + 1]]
         steps = [f"{one} (line {_lines(graph, one, other)[0]})" for one, other in pairwise(circle)]
         said.append(" imports ".join([*steps, circle[-1]]))
     return said
@@ -94,15 +96,23 @@ FOR_TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . imp
     ("modules", "said"),
     [
         ({"a": "import ring.b", "b": "from .a import x"}, "ring.a (line 1) imports ring.b (line 1) imports ring.a"),
-        ({"a": "from . import b", "b": "def f():\n    from . import a"}, "ring.b (line 2) imports ring.a"),
-        ({"a": "from . import b", "b": "from . import c", "c": "from . import a"}, "ring.c (line 1) imports ring.a"),
-        ({"__init__": "from .a import x", "a": "from ring import y"}, "ring.a (line 1) imports ring"),
+        (
+            {"a": "from . import b", "b": "def f():\n    from . import a"},
+            "ring.a (line 1) imports ring.b (line 2) imports ring.a",
+        ),
+        (
+            {"a": "from . import c", "c": "from . import b", "b": "from . import a"},
+            "ring.a (line 1) imports ring.c (line 1) imports ring.b (line 1) imports ring.a",
+        ),
+        (
+            {"__init__": "from .a import x", "a": "from ring import y"},
+            "ring (line 1) imports ring.a (line 1) imports ring",
+        ),
     ],
     ids=["two", "late", "three", "package"],
 )
-def test_a_circle_is_found_with_the_lines_that_make_it(plant: Plant, modules: dict[str, str], said: str) -> None:
-    (found,) = complaints(plant(modules), ())
-    assert said in f"{found} imports {found.partition(' imports ')[2]}"
+def test_a_circle_is_told_with_the_lines_that_make_it(plant: Plant, modules: dict[str, str], said: str) -> None:
+    assert complaints(plant(modules), ()) == [said]
 
 
 def test_what_is_imported_for_types_alone_closes_no_circle(plant: Plant) -> None:
