@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.machines.lifecycle import METHODS
 from tests.machines.pair import ODD, STRAY, Pair
-from tests.machines.trace import TracedMachine, World, budget
+from tests.machines.trace import PATIENCE_S, TracedMachine, World, budget
 
 pick = st.integers(0, 5)
 side = st.sampled_from(["worker", "host"])
@@ -187,5 +188,5 @@ class ConnectionPair(TracedMachine):
 
 _FATAL = ("deep", "oversized")
 
-TestConnectionPair = ConnectionPair.TestCase
+TestConnectionPair = pytest.mark.timeout(PATIENCE_S)(ConnectionPair.TestCase)
 TestConnectionPair.settings = budget(examples=300, steps=50)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import cast, get_args
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from tests.machines.lease_world import HOSTS, LeaseWorld
 from tests.machines.memory_vendor import Plan
-from tests.machines.trace import TracedMachine, World, budget
+from tests.machines.trace import PATIENCE_S, TracedMachine, World, budget
 
 which = st.integers(0, HOSTS - 1)
 pick = st.integers(0, 5)
@@ -114,5 +115,5 @@ class LeaseBook(TracedMachine):
         self.step("wait", for_s=for_s)
 
 
-TestLeaseBook = LeaseBook.TestCase
+TestLeaseBook = pytest.mark.timeout(PATIENCE_S)(LeaseBook.TestCase)
 TestLeaseBook.settings = budget(examples=60, steps=30)

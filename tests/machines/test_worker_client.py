@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.machines.client_pair import ClientPair
-from tests.machines.trace import TracedMachine, World, budget
+from tests.machines.trace import PATIENCE_S, TracedMachine, World, budget
 
 pick = st.integers(0, 5)
 methods = st.sampled_from(["execute", "execute", "acquireLease", "probe"])
@@ -179,5 +180,5 @@ class ClientAndDispatcher(TracedMachine):
             self.step("reap")
 
 
-TestClientAndDispatcher = ClientAndDispatcher.TestCase
+TestClientAndDispatcher = pytest.mark.timeout(PATIENCE_S)(ClientAndDispatcher.TestCase)
 TestClientAndDispatcher.settings = budget(examples=150, steps=40)

@@ -20,6 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine
 FIXTURES = Path(__file__).parent / "fixtures"
 """Traces that are played again in every run."""
 
+PATIENCE_S = 600
+"""A machine computes for half a minute, and for minutes on a processor that it shares; this ends one that hangs."""
+
 _FOUND = Path(__file__).parents[2] / ".hypothesis" / "traces"
 
 
