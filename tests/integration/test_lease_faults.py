@@ -16,7 +16,7 @@ from sandport.host import Host
 from sandport_provider_fake.testing import Fake
 from tests.integration.stage import PATIENCE_S, QUICK, eventually
 from tests.integration.test_lease_life import LEASE, running, said
-from tests.integration.vendor import Vendor, states, victim
+from tests.integration.vendor import Vendor, entered_before_a_cancel, states, victim
 
 pytestmark = pytest.mark.anyio
 
@@ -63,17 +63,7 @@ async def test_an_attach_that_is_cancelled_at_any_turn_of_the_loop_uses_nothing(
             pass
         turns = 0
         while not attached:
-
-            async def attach() -> None:
-                nonlocal attached
-                async with host.attach("kept"):
-                    attached = True
-
-            attaching = asyncio.ensure_future(attach())
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            attaching.cancel()
-            await asyncio.wait((attaching,))
+            attached = await entered_before_a_cancel(host.attach("kept"), turns)
             assert await host.store.uses() == [], turns
             turns += 1 if turns < 30 else 1 + turns // 4
         assert (await host.end_lease("kept")).end == "gone"

@@ -5,6 +5,7 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -79,18 +80,23 @@ def victim(home: Path, body: str, *, config: str | None = None) -> list[str]:
     return [sys.executable, "-c", VICTIM.format(config=config, home=os.fspath(home), body=indented)]
 
 
-async def leased_before_a_cancel(host: Host, turns: int) -> bool:
-    """Ask for a lease and cancel that after so many turns of the loop; whether it was there by then."""
-    leased = False
+async def entered_before_a_cancel(block: AbstractAsyncContextManager[object], turns: int) -> bool:
+    """Enter a block and cancel that after so many turns of the loop; whether it was entered by then."""
+    entered = False
 
-    async def lease() -> None:
-        nonlocal leased
-        async with host.lease("env"):
-            leased = True
+    async def enter() -> None:
+        nonlocal entered
+        async with block:
+            entered = True
 
-    leasing = asyncio.ensure_future(lease())
+    entering = asyncio.ensure_future(enter())
     for _ in range(turns):
         await asyncio.sleep(0)
-    leasing.cancel()
-    await asyncio.wait((leasing,))
-    return leased
+    entering.cancel()
+    await asyncio.wait((entering,))
+    return entered
+
+
+async def leased_before_a_cancel(host: Host, turns: int) -> bool:
+    """Ask for a lease and cancel that after so many turns of the loop; whether it was there by then."""
+    return await entered_before_a_cancel(host.lease("env"), turns)
