@@ -353,7 +353,7 @@ def test_a_kept_lease_outlives_its_killed_user_and_its_killed_maker(sandport: Co
 @pytest.mark.slow
 def test_a_kept_lease_ends_when_its_time_is_over(sandport: Command) -> None:
     # Long enough for the command to end before it on a busy machine.
-    assert keep(sandport, "--ttl", "6").code == 0
+    assert keep(sandport, "--ttl", "12").code == 0
     until(lambda: sandport.leases()[0]["pending"] is not None)
     (lease,) = sandport.leases()
     assert lease["pending"]["why"] == "expired"

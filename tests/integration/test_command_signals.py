@@ -35,6 +35,7 @@ def run(*command: str) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
 def test_a_signal_at_any_moment_leaves_nothing(sandport: Command, times: int) -> None:
     assert account(sandport, Order(argv=run(*QUICK))).code == 0

@@ -11,6 +11,8 @@ from tests.conformance.tests import specimens
 from tests.conformance.tests.conftest import HEALTHY_COMMAND, python
 
 pytest_plugins = ["pytester"]
+# Each starts a pytest of its own that starts workers: seconds where it is quiet, a minute where it is not.
+pytestmark = pytest.mark.timeout(600)
 
 
 def suite(pytester: pytest.Pytester, *options: str, worker: tuple[str, ...] = HEALTHY_COMMAND) -> pytest.RunResult:
