@@ -12,7 +12,15 @@ def main() -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("sweep", help="cut a run at each journal write and each wire message")
+    one = commands.add_parser(
+        "sweep",
+        help="cut a run at each journal write and each wire message",
+        description="Cut a run at each journal write and each wire message.",
+        epilog=f"A run that does not come to its point is done again, {sweep.TRIES} times in all. "
+        "Exit code 1: something was left, lost or done twice; or more than "
+        f"{sweep.MISSED_PER_100} points in 100 (rounded up), or all, were not reached, "
+        "so that too little is known of what happens there. The last line has the numbers.",
+    )
     one.add_argument("--provider", choices=sweep.PROVIDERS, action="append", help="only with this one")
     one.add_argument("--only", default="", metavar="PATTERN", help="points whose name has or fits this")
     one.add_argument("--seed", type=int, default=0, help="which points a sample has")
