@@ -62,12 +62,12 @@ class Stage:
     async def make_impatient(self, lie: str) -> None:
         """Have the host not wait for long for what this lie is about; all else may take its time."""
         if (wait := WAITS.get(lie)) is not None:
-            far = await self.sandbox._files._reached()
+            far = (await self.sandbox._files._reached()).side
             far.patience = msgspec.structs.replace(far.patience, **{wait: 0.4})
 
     async def make_patient(self) -> None:
         """Have the host wait as it does."""
-        far = await self.sandbox._files._reached()
+        far = (await self.sandbox._files._reached()).side
         far.patience = msgspec.structs.replace(far.patience, connect_s=60, stall_s=60, settle_s=60)
 
     async def assert_clean(self, lie: str, *left: str) -> None:
