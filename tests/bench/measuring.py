@@ -33,14 +33,16 @@ def _kinds() -> dict[str, Callable[[], Measured]]:
     """Each imports only what it needs."""
 
     def ref() -> Measured:
-        from .floor_calls import RefCalls
+        from .echo_calls import EchoCalls
+        from .ref_pair import RefClient
 
-        return RefCalls()
+        return EchoCalls(RefClient)
 
     def ref_allocator_ready() -> Measured:
-        from .floor_calls import RefCalls
+        from .echo_calls import EchoCalls
+        from .ref_pair import RefClient
 
-        return RefCalls(allocator_ready=True)
+        return EchoCalls(lambda: RefClient(allocator_ready=True))
 
     def sandport() -> Measured:
         from .sandport_calls import SandportCalls
@@ -101,22 +103,22 @@ def _peers() -> dict[str, Callable[[], Measured]]:
     """Other libraries; these can be had in their own environment only."""
 
     def peer_mcp() -> Measured:
-        from .peer_calls import PeerCalls
+        from .echo_calls import EchoCalls
         from .peers.mcp_client import McpClient
 
-        return PeerCalls(McpClient)
+        return EchoCalls(McpClient)
 
     def peer_lsp() -> Measured:
-        from .peer_calls import PeerCalls
+        from .echo_calls import EchoCalls
         from .peers.lsp_client import LspClient
 
-        return PeerCalls(LspClient)
+        return EchoCalls(LspClient)
 
     def peer_grpc() -> Measured:
-        from .peer_calls import PeerCalls
+        from .echo_calls import EchoCalls
         from .peers.grpc_client import GrpcClient
 
-        return PeerCalls(GrpcClient)
+        return EchoCalls(GrpcClient)
 
     return {"peer mcp": peer_mcp, "peer python-lsp-jsonrpc": peer_lsp, "peer grpc.aio": peer_grpc}
 

@@ -71,6 +71,8 @@ class RefClient:
         self._writer.write(self._encode(Ask(self._last_id, "echo", Echo(text))) + b"\n")
         return self._decode_echo(await future).text
 
+    echo_alone = echo
+
     async def stop(self) -> None:
         """End the server."""
         self._writer.close()

@@ -6,13 +6,12 @@ import asyncio
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import grpc
 from google.protobuf.wrappers_pb2 import StringValue
 
-SERVER = Path(__file__).with_name("grpc_server.py")
-NO_CEILING = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+from . import grpc_server
+from .grpc_server import NO_CEILING
 
 
 class GrpcClient:
@@ -25,7 +24,7 @@ class GrpcClient:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
-            str(SERVER),
+            grpc_server.__file__,
             f"{self._folder.name}/s",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -27,4 +27,5 @@ async def main(path: str) -> None:
     await server.stop(0)
 
 
-asyncio.run(main(sys.argv[1]))
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -1,12 +1,13 @@
-"""Measures a peer: another library's client and server, doing what ours do. Runs in the environment of the peers."""
+"""Measures a client that can do nothing but echo, and its server: the reference pair, and each peer.
+
+The peers run it in an environment of their own, so it knows nothing of ours.
+"""
 
 from __future__ import annotations
 
 import gc
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol, Self
 
 from . import blocks
@@ -14,7 +15,7 @@ from .order import Order
 
 
 class Client(Protocol):
-    """A peer's client, which starts its server."""
+    """A client, which starts its server."""
 
     worker_pid: int
 
@@ -31,8 +32,12 @@ class Client(Protocol):
         """End the server."""
 
 
-class PeerCalls:
-    """The same orders that the reference pair and the product carry out."""
+class EchoCalls:
+    """The same orders that the product carries out.
+
+    Args:
+        client: A new client, whose server has not been started.
+    """
 
     def __init__(self, client: Callable[[], Client]) -> None:
         self._new = client
@@ -55,9 +60,11 @@ class PeerCalls:
                 return await blocks.sequential(self._client.echo_alone, text, order.count, self._client.worker_pid)
             case "in flight":
                 return await blocks.in_flight(self._client.echo, text, order.count, self._client.worker_pid)
+            case "memory":
+                return blocks.memory(self._client.worker_pid)
             case "start":
                 return tuple([await self._start() for _ in range(order.count)])
-        raise ValueError(f"a peer does not do {order.do!r}")
+        raise ValueError(f"a client that echoes does not do {order.do!r}")
 
     async def _start(self) -> float:
         """Seconds from the spawn to the first answer; the client's imports are not counted."""
@@ -68,12 +75,3 @@ class PeerCalls:
         took = time.perf_counter() - begun
         await client.stop()
         return took
-
-
-def only_child() -> int:
-    """The process that a library started and does not name; 0 where there is no /proc or there are several."""
-    try:
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    except OSError:
-        return 0
-    return int(children[0]) if len(children) == 1 else 0
