@@ -225,16 +225,18 @@ async def test_workers_that_are_killed_at_random_moments_leave_nothing_that_a_li
     print(f"seed {seed}")
     chance = random.Random(seed)
     word = unique_sleep()
-    shown = 0
+    shown, longest_s = 0, 0.08
     for number in range(MOMENTS):
         order = {"verb": "life", "stateDir": str(state_dir), "word": word, "graceMs": 600_000}
-        stepper(**order, delayS=chance.uniform(0.0, 0.08))
+        stepper(**order, delayS=chance.uniform(0.0, longest_s))
         if number % 10 < 9:
             continue  # Those of ten at once, so that workers end what others are in the middle of.
         there = await listed(host)
         for name in there:
             assert await Lease(host, state_dir, name).destroy() in {"destroyed", "gone"}
         shown += len(there)
+        if len(there) < 2:
+            longest_s *= 1.5  # A busy machine: its workers get less far.
         await nothing_is_left(host, state_dir)
     # How many is the machine's to say; none would mean that every worker was killed before it had begun.
     assert shown > MOMENTS / 20, "hardly any was killed with a sandbox in its hands"
