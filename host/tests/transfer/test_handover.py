@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
+from sandport.apart import apart
 from sandport.sync.errors import SyncCancelledError
-from sandport.transfer.handover import Handover, apart
+from sandport.transfer.handover import Handover
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +23,7 @@ async def test_every_piece_comes_in_order() -> None:
             handover.write(b"%d " % number)
         handover.finish()
 
-    writing = apart(write)
+    writing = apart(write, name="test")
     got = b"".join([bytes(piece) async for piece in handover.pieces()])
     await writing
     assert got.split() == [b"%d" % number for number in range(2000)]
@@ -41,7 +42,7 @@ async def test_a_writer_waits_for_whoever_takes_nothing() -> None:
             written.append(number)
         handover.finish()
 
-    writing = apart(write)
+    writing = apart(write, name="test")
     taking = handover.pieces()
     await anext(taking)
     assert blocked.wait(30)
@@ -60,7 +61,7 @@ async def test_a_failure_is_raised_instead_of_an_end() -> None:
         handover.write(b"some")
         handover.fail(OSError("broken"))
 
-    await apart(write)
+    await apart(write, name="test")
     with pytest.raises(OSError, match="broken"):
         async for _ in handover.pieces():
             pass
@@ -71,4 +72,4 @@ async def test_what_a_thread_raises_its_future_has() -> None:
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        await apart(fail)
+        await apart(fail, name="test")

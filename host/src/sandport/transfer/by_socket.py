@@ -16,11 +16,11 @@ import tempfile
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
+from sandport.apart import apart
 from sandport.closing import finished
 from sandport.errors import ProtocolViolation, SandportError, Unavailable
 from sandport.sync.descent import OPEN_DIRECTORY
 from sandport.sync.scratch import clear, hold
-from sandport.transfer.handover import apart
 from sandport.transfer.patience import Patience
 from sandport.transfer.shell import Commands, stalled
 from sandport_protocol.octets import pack
@@ -232,7 +232,7 @@ class _Exchange:
         stream: asyncio.Future[int] | None = None
         try:
             line = await self._connected(may_answer_early=may_answer_early)
-            stream = apart(lambda: work(line))
+            stream = apart(lambda: work(line), name="sandport-transfer")
             moved_bytes = await self._streamed(line, stream, may_answer_early=may_answer_early)
             await self._settled(moved_bytes)
         finally:

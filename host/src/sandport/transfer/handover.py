@@ -5,49 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator
 
 from sandport.sync.errors import SyncCancelledError
 
-__all__ = ["Handover", "apart"]
+__all__ = ["Handover"]
 
-_T = TypeVar("_T")
 _AHEAD_BYTES = 4 << 20
 """What may wait: enough that neither side waits for a turn of the other."""
-
-
-def apart(work: Callable[[], _T]) -> asyncio.Future[_T]:
-    """The future of blocking work in a thread of its own.
-
-    It may block for as long as a sandbox stalls, so it takes no place of a pool. Whoever cancels the future leaves the
-    thread alone: it has to be ended by what it works with.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[_T] = loop.create_future()
-
-    def tell(result: _T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result: _T | None = None
-        failure: BaseException | None = None
-        try:
-            result = work()
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the future gets it
-            failure = error
-        try:
-            loop.call_soon_threadsafe(tell, result, failure)
-        except RuntimeError:
-            return  # the loop is closed: nobody waits any more
-
-    threading.Thread(target=run, name="sandport-transfer", daemon=True).start()
-    return future
 
 
 class Handover:

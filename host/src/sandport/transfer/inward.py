@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sandport.apart import apart
 from sandport.closing import finished, finished_within
 from sandport.errors import LeaseLost, SandportError, WireError
 from sandport.outcome import Outcome
@@ -33,7 +34,7 @@ from sandport.sync.tar_format import Dialect
 from sandport.sync.tar_write import Sink, TarWriter
 from sandport.transfer import by_socket, script
 from sandport.transfer.deletion import Deletion, Listing, Obstacles, list_far
-from sandport.transfer.handover import Handover, apart
+from sandport.transfer.handover import Handover
 from sandport.transfer.shell import Shell, unreachable
 from sandport.transfer.thread import in_a_thread
 from sandport.transfer.told import failure_of, of_worker, told_by
@@ -102,8 +103,7 @@ async def sync_in(
     path = os.fsencode(local)
     names = split_destination(destination)
     selection = choice.selection(above=True)
-    in_executor = asyncio.get_running_loop().run_in_executor
-    fd, is_tree = await in_executor(None, open_host_source, path)
+    fd, is_tree = await asyncio.to_thread(open_host_source, path)
     try:
         if is_tree and mode is not None:
             raise ValueError(
@@ -124,13 +124,13 @@ async def sync_in(
             plan = _Plan(far, staging, source, base_inside=destination.endswith(b"/"), replace=replace)
             surveyed, deletion = await plan.made(tell if dry_run else None, delete=choice.delete)
             if dry_run:
-                return surveyed if deletion is None else await in_executor(None, deletion.told_in, surveyed)
+                return surveyed if deletion is None else await asyncio.to_thread(deletion.told_in, surveyed)
         if deletion is None:
             return await _deliver_source(far, staging, source, dialect, tell)
         # It may be of a million names, which holds up an event loop for a second.
-        extra = await in_executor(None, deletion.members)
+        extra = await asyncio.to_thread(deletion.members)
         source = msgspec.structs.replace(source, extra=extra)
-        return await in_executor(None, deletion.told_in, await _deliver_source(far, staging, source, dialect, tell))
+        return await asyncio.to_thread(deletion.told_in, await _deliver_source(far, staging, source, dialect, tell))
     finally:
         os.close(fd)
 
@@ -232,9 +232,8 @@ class _Plan:
         surveyed = await _in_thread(survey)
         if listing is None or not delete:
             return surveyed, None
-        loop = asyncio.get_running_loop()
         top = b"/".join(names)
-        deletion = await loop.run_in_executor(None, lambda: Deletion(listing, known, spared, source.selection, top=top))
+        deletion = await asyncio.to_thread(Deletion, listing, known, spared, source.selection, top=top)
         return surveyed, deletion
 
 
@@ -318,7 +317,7 @@ async def deliver(far: Far, staging: Staging, write: Callable[[Sink], SyncResult
         return result
 
     async with tidied(far, scratch, staging.names):
-        writing = apart(work)
+        writing = apart(work, name="sandport-transfer")
         try:
             if await far.has_processes():
                 outcome = await far.shell.pour(staging.whole(scratch), handover.pieces())

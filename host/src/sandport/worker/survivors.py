@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
+
+from sandport.apart import apart
 
 from .identity import Identity, boot_id, facts_of, pidfd_of, signal_exactly, token_of
 from .records import WorkerRecord, records_of
@@ -159,33 +160,13 @@ def _done(loop: asyncio.AbstractEventLoop, pidfd: int, ended: asyncio.Future[Non
 
 
 async def _in_thread(work: Callable[[], _T]) -> _T:
-    """The result of work that reads /proc, from a thread of its own that nobody has to wait for at the exit."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[_T] = loop.create_future()
-
-    def settle(value: _T | None, error: Exception | None) -> None:
-        if not result.done():
-            if error is not None:
-                result.set_exception(error)
-            else:
-                result.set_result(value)  # type: ignore[arg-type]
-
-    def run() -> None:
-        value, error = None, None
-        try:
-            value = work()
-        except Exception as raised:  # noqa: BLE001 - it is raised where the result is awaited
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-            loop.call_soon_threadsafe(settle, value, error)
-
+    """The result of work that reads /proc, without a hold of the loop while there is a thread for it."""
     try:
-        threading.Thread(target=run, name="sandport-survivors", daemon=True).start()
+        reading = apart(work, name="sandport-survivors")
     except RuntimeError:
-        # The interpreter ends, and starts none any more (from Python 3.12 on), or the machine has no room for one. Then
-        # the loop is held for as long as the look takes: whoever waits for it has nothing else left to do.
-        run()
-    return await result
+        # Without a thread the loop is held for as long as the look takes: whoever waits for it has nothing else to do.
+        return work()
+    return await reading
 
 
 def _argv(pid: int) -> tuple[str, ...]:
