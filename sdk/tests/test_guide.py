@@ -91,10 +91,13 @@ def has_user_namespaces() -> bool:
 def end_keepers(home: Path) -> list[Path]:
     """End every sandbox below a folder; those that there were."""
     left = []
-    for place in home.rglob("record.json"):
+    for folder, _, files in os.walk(home):  # which bears that folders go meanwhile
+        if "record.json" not in files:
+            continue
+        place = Path(folder, "record.json")
         record = json.loads(place.read_bytes())
-        folder = SandboxFolder(place.parents[1], record["sandboxId"], record["storeId"])
-        with contextlib.suppress(ConnectionRefusedError), folder.connect() as connection:
+        sandbox = SandboxFolder(place.parents[1], record["sandboxId"], record["storeId"])
+        with contextlib.suppress(ConnectionRefusedError), sandbox.connect() as connection:
             ask(connection, end=None)
             answer(connection)
         left.append(place)
