@@ -55,10 +55,10 @@ def moments(kind: Who, count: int, seed: int) -> list[Moment]:
     return found
 
 
-def order(moment: Moment, seed: int, *, recovers: bool = True) -> Order:
+def order(moment: Moment, seed: int, *, recovers: bool = True, provider: str = "mixed") -> Order:
     """A crowd, cut at a moment."""
     return Order(
-        provider="mixed",
+        provider=provider,
         stages=(Stage(job="crowd", moment=moment),),
         seed=seed,
         orders=ORDERS,
@@ -67,9 +67,11 @@ def order(moment: Moment, seed: int, *, recovers: bool = True) -> Order:
     )
 
 
-def killed(which: Sequence[Moment], seed: int, *, recovers: bool = True, cells: int = CELLS) -> list[Killed]:
+def killed(
+    which: Sequence[Moment], seed: int, *, recovers: bool = True, provider: str = "mixed", cells: int = CELLS
+) -> list[Killed]:
     """Do it."""
-    orders = [order(moment, seed + number, recovers=recovers) for number, moment in enumerate(which)]
+    orders = [order(moment, seed + number, recovers=recovers, provider=provider) for number, moment in enumerate(which)]
 
     def on_done(number: int, account: Account) -> None:
         print("!" if wrong_with(account) else ".", end="", file=sys.stderr, flush=True)

@@ -134,7 +134,9 @@ async def test_an_init_that_no_worker_came_to_ends_after_one_grace_and_removes_i
     while names[-1] != "socket.sendmsg":
         await lease.destroy()
         names.append(stepper(**order, step=len(names))["step"])
-    assert names.count("os.posix_spawn") == 1, "it was started, and then its worker was killed before the hello"
+    # What comes before the socket asks bubblewrap for its version, which `subprocess` spawns too from Python 3.13 on.
+    started = names[names.index("socket.bind") :]
+    assert started.count("os.posix_spawn") == 1, "it was started, and then its worker was killed before the hello"
     until(lambda: entries(state_dir) == [], "it has ended by itself")
     until(lambda: running_in(state_dir) == [], "and is gone")
 
