@@ -818,8 +818,8 @@ class Sandboxes:
 
     def remove(self, sandbox_id: str) -> None:
         """Kill what runs in a sandbox, and remove its directory."""
-        self.attached.pop(sandbox_id, None)
         with self.lock:
+            self.attached.pop(sandbox_id, None)
             commands = self.commands.pop(sandbox_id, [])
         for command in commands:
             command.end()
@@ -843,14 +843,15 @@ class Sandboxes:
     def execute(self, call: Call) -> Json:
         """Run a command to its end."""
         params, sandbox_id = call.params, call.params["sandboxId"]
-        self.check_attached(sandbox_id)
         if params.get("user") is not None:
             raise Failure("NotSupported", "commands run as the worker's user", detail={"field": "user"})  # CAP-2
         files = self.root / sandbox_id / "files"
         output: Live | Kept = Live(call, self.worker) if params.get("live") else Kept(params.get("outputLimitBytes"))
-        shell = self.attached[sandbox_id]["shell"]
-        command = Command(params, files, shell, self.worker.guard, output, call.cancelled)
+        # In one step with being known, so that a destroy in that moment finds what runs, or nothing runs (LEASE-9).
         with self.lock:
+            self.check_attached(sandbox_id)
+            shell = self.attached[sandbox_id]["shell"]
+            command = Command(params, files, shell, self.worker.guard, output, call.cancelled)
             self.commands.setdefault(sandbox_id, []).append(command)
         call.on_cancel = command.kill
         if call.cancelled.is_set():  # between the request and the line above

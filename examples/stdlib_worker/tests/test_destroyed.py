@@ -1,0 +1,38 @@
+"""What runs in a sandbox ends with it, at whatever moment it was started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from examples.stdlib_worker.tests.raw_host import Worker
+from sandport_sdk.testing import new_id
+
+TURNS = 60
+
+
+def running(word: str) -> list[str]:
+    """The command lines that have a word."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = place.read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if word.encode() in line:
+            found.append(line.replace(b"\0", b" ").decode())
+    return found
+
+
+def test_a_command_that_starts_while_its_sandbox_is_destroyed_does_not_outlive_it(worker: Worker) -> None:
+    """The kit's LEASE-9 saw one on a loaded machine: it ran already, and was not known yet."""
+    ends = set()
+    for _ in range(TURNS):
+        sandbox_id = new_id()
+        worker.lease(sandbox_id)
+        command = worker.ask("execute", sandboxId=sandbox_id, shell=f"sleep 600; : {sandbox_id}")
+        end = worker.ask("destroyLease", sandboxId=sandbox_id)
+        assert worker.answer(end) == {"state": "destroyed"}
+        assert running(f": {sandbox_id}") == []
+        result = worker.answer(command)
+        ends.add(result.get("ended") or result["condition"])
+    assert ends <= {"signalled", "NotAttached"}
