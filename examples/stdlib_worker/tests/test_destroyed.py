@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from examples.stdlib_worker.tests.raw_host import Worker
+from sandport_conformance.processes import running
 from sandport_sdk.testing import new_id
 
 TURNS = 60
 DYING_S = 20
 """What was killed is seen until it has died; what was not killed sleeps for ten minutes."""
-
-
-def running(word: str) -> list[str]:
-    """The command lines that have a word."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = place.read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if word.encode() in line:
-            found.append(line.replace(b"\0", b" ").decode())
-    return found
 
 
 def test_a_command_that_starts_while_its_sandbox_is_destroyed_does_not_outlive_it(worker: Worker) -> None:

@@ -66,7 +66,7 @@ class Instance:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(descriptor, json.dumps(_this_process()).encode() + b"\n")
             os.rename(pending, path)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: what nobody holds would be taken for a dead process
             with suppress(FileNotFoundError):
                 pending.unlink()
             os.close(descriptor)

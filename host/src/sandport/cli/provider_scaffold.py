@@ -119,7 +119,7 @@ def _write(target: Path, files: dict[str, str]) -> None:
             place.write_text(text, encoding="utf-8")
         new.chmod(0o777 & ~_umask())
         new.rename(target)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: half a package must not be left
         shutil.rmtree(new, ignore_errors=True)
         raise
 

@@ -90,6 +90,6 @@ def _replace(path: Path, text: str) -> None:
         # Whatever reads the file next must be able to.
         load(pending)
         pending.replace(path)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: the file stays what it was, and nothing lies beside it
         pending.unlink()
         raise

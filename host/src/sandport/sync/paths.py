@@ -236,7 +236,7 @@ def _make_directory(above: int, name: bytes, owner: tuple[int, int] | None) -> i
         if owner is not None and status.st_uid == os.geteuid():
             # Where a group shares the directory above, what is made there belongs to that group.
             os.fchown(fd, owner[0], -1 if status.st_mode & stat.S_ISGID else owner[1])
-    except BaseException:
+    except BaseException:  # whatever it is, the descriptor is nobody's else
         os.close(fd)
         raise
     return fd

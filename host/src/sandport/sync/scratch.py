@@ -62,7 +62,7 @@ def hold(fd: int, name: bytes, dir_fd: int | None) -> int:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
         if (named.st_dev, named.st_ino) != (mine.st_dev, mine.st_ino):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-    except BaseException:
+    except BaseException:  # whatever it is, the descriptor is nobody's else
         os.close(held)
         raise
     return held

@@ -70,7 +70,7 @@ def _by_two_renames(dir_fd: int, staged: bytes, name: bytes) -> bytes:
     os.rename(name, aside, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     try:
         os.rename(staged, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: the old one must not stay without its name
         os.rename(aside, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
         raise
     over = scratch_name()

@@ -357,7 +357,7 @@ class TargetTree:
         fd = os.open(name, CREATE, entry.mode & 0o600, dir_fd=self._descent.fd)
         try:
             self._held = hold(fd, name, self._descent.fd)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: a file that nobody holds would pass for a finished one
             os.close(fd)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self._descent.fd)

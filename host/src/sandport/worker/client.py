@@ -226,7 +226,7 @@ class WorkerClient(asyncio.Protocol):
             await self._wait_for_slot(method, deadline_s)
         try:
             return self._start(method, params, slotted=True, deadline_s=deadline_s, sink=sink, on_progress=on_progress)
-        except BaseException:
+        except BaseException:  # a cancel too: what was not started keeps no place
             self._slots.free()
             raise
         finally:

@@ -43,7 +43,7 @@ class Slots:
         try:
             async with asyncio.timeout(limit_s):
                 await waiter
-        except BaseException:
+        except BaseException:  # a cancel above all
             if waiter.done() and not waiter.cancelled():
                 self.free()  # it was handed over at the same moment
             raise
