@@ -18,18 +18,9 @@ import pytest
 
 from sandport_sdk.testing import new_id
 from sandport_sdk.v1 import errors, machine, types
-from sdk.tests.test_machine import ENV, HANG_S, Worker, eventually, keeper_of, kill_keeper, running_worker
+from sdk.tests.sandboxes import ENV, HANG_S, Worker, eventually, keeper_of, kill_keeper, running_worker
 
 STAYS = ("sh", "-c", "echo $$; exec >/dev/null; while :; do sleep 1000 & wait; done")
-
-
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Worker]:
-    with running_worker(tmp_path) as made:
-        yield made
-        for sandbox_id in made.listed():
-            made.destroy(sandbox_id)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture
