@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, cast
 
@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from sandport.command import Argument
 from sandport.errors import CommandNotFound, PathNotFound, ProcessNotFound, Unavailable
+from sandport.execution import OnOutput
 from sandport.outcome import Outcome
 from sandport.process import Process
 from sandport.sync.errors import SyncError
@@ -21,11 +22,9 @@ from sandport.worker.client import WorkerClient
 from sandport.worker.open_call import OpenCall
 from sandport_protocol.methods import METHODS
 from sandport_protocol.octets import unpack
-from sandport_protocol.v1 import LeaseResult, StreamName, WriteProcessParams, WriteProcessResult
+from sandport_protocol.v1 import LeaseResult, WriteProcessParams, WriteProcessResult
 
-__all__ = ["Commands", "OnOutput", "Shell", "stalled", "unreachable"]
-
-OnOutput = Callable[[StreamName, bytes], Awaitable[None] | None]
+__all__ = ["Commands", "Shell", "stalled", "unreachable"]
 
 _PIECE_BYTES: Final = 256 << 10
 """In one frame: measured the cheapest; larger ones cost both sides fresh pages, smaller ones calls."""
