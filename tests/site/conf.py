@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.site import show_sources
+from tests.site import lead_to_requirements, show_sources
 
 project = "Sandport"
 html_title = "Sandport"
 root_doc = "index"
-extensions = ["myst_parser", show_sources.__name__]
+extensions = ["myst_parser", show_sources.__name__, lead_to_requirements.__name__]
 
 # The documents are written for every reader of Markdown: what MyST adds to it would be an accident in them.
 myst_disable_syntax = ["myst_block_break", "myst_line_comment", "myst_role", "myst_target"]

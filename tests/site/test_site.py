@@ -8,6 +8,7 @@ import pytest
 from tests.architecture.workspace import ROOT, distribution_name, load_toml, pins
 from tests.site.audit import audit
 from tests.site.contents import FRONT, Part, Table, assemble, read_table, sources_of, tracked
+from tests.site.lead_to_requirements import ANCHORS, ENTRIES, anchors, entries, pieces
 
 TABLE = read_table()
 
@@ -48,6 +49,24 @@ def test_pages_are_laid_out_as_they_stand_and_the_front_one_has_the_navigation(t
     assert front.startswith((ROOT / "README.md").read_text())
     for part in TABLE.part:
         assert f":caption: {part.title}\n" in front
+
+
+def test_every_clause_has_an_anchor_and_every_entry_of_the_checks_a_clause() -> None:
+    clauses = re.findall(r"\*\*([A-Z]+-\d+)\*\* \(L", (ROOT / "protocol" / "SPEC.md").read_text(encoding="utf-8"))
+    assert clauses
+    assert set(clauses) <= ANCHORS.keys()
+    assert ENTRIES.keys() <= ANCHORS.keys()
+    assert ENTRIES["FRAME-1"] == "frame-1"
+    assert ENTRIES["FRAME-15"] == "frame-15-host"
+
+
+def test_an_id_in_a_text_leads_to_its_clause_and_what_only_looks_like_one_does_not() -> None:
+    known = anchors("- **LINE-2** (L0, worker): A line MUST end.\n")
+    assert known == {"LINE-2": "line-2"}
+    found = list(pieces("See LINE-2, LINE-20, UTF-8, and LINE-2.", known))
+    assert "".join(text for text, _ in found) == "See LINE-2, LINE-20, UTF-8, and LINE-2."
+    assert [piece for piece in found if piece[1]] == [("LINE-2", "line-2")] * 2
+    assert entries("#### LINE-2 (host)\n\n#### LINE-3\n") == {"LINE-2": "line-2-host", "LINE-3": "line-3"}
 
 
 HEALTHY = (
