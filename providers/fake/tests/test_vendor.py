@@ -50,6 +50,48 @@ async def test_an_expiry_ends_what_runs_and_its_call_is_told(fake: Fake) -> None
         assert raised.value.partial.stdout.data == b"kept\n"
 
 
+async def test_an_expiry_that_fails_is_in_the_log_and_the_next_one_is_kept(
+    fake: Fake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits for it: whatever is not in the log is seen by nobody."""
+    fake.clock.stand_still()
+    async with Leases(fake) as host:
+        first, second = await host.acquire(ttl_ms=10_000), await host.acquire(ttl_ms=20_000)
+        calls = [host.run(one, "echo up; sleep 600", live=True) for one in (first, second)]
+        for call in calls:
+            await call.received("stdout", 3)
+        record = fake.state_dir / "sandboxes" / f"{first}.json"
+        whole = record.read_bytes()
+        record.write_bytes(b"no record")
+        for call in calls:
+            fake.clock.advance(10)
+            with pytest.raises(errors.SandboxLost):
+                await call.result()
+        record.write_bytes(whole)
+        assert await host.destroy(first) == "gone"
+    (said,) = [one for one in caplog.records if one.name == "sandport_provider_fake"]
+    assert (said.levelname, said.exc_info is not None) == ("ERROR", True)
+    assert said.getMessage() == f"the vendor did not end {first}, whose time is over"
+
+
+async def test_a_watch_that_cannot_read_the_clock_says_so_and_goes_on(
+    fake: Fake, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.clock.stand_still()
+    async with Leases(fake) as host:
+        sandbox_id = await host.acquire(ttl_ms=10_000)
+        call = host.run(sandbox_id, "echo up; sleep 600", live=True)
+        await call.received("stdout", 3)
+        clock = fake.state_dir / "clock.json"
+        whole = clock.read_bytes()
+        clock.write_bytes(b"no clock")
+        await fake.until(lambda: "no sandbox was looked at for its expiry" in caplog.text)
+        clock.write_bytes(whole)
+        fake.clock.advance(10)
+        with pytest.raises(errors.SandboxLost):
+            await call.result()
+
+
 async def test_a_real_clock_can_be_set_forward_and_goes_on(fake: Fake) -> None:
     async with Leases(fake) as host:
         sandbox_id = await host.acquire(ttl_ms=3_600_000)

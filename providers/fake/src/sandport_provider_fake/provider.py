@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -21,6 +20,7 @@ from .config import FakeConfig
 from .faults import FaultBook, Passage, object_of, skewed
 from .sandbox import Sandbox, handle_of
 from .vendor import Setup, Vendor
+from .watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -57,9 +57,7 @@ class FakeProvider(Provider):
         self._book = FaultBook(self._vendor)
         self._open: dict[str, Sandbox] = {}
         self._gone: dict[str, None] = {}
-        self._watching: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
+        self._watch = Watch(self._vendor, self._open, self._forget_ended)
         self._output_limit_bytes = max(0, session.limits.frame_bytes - FRAME_MARGIN_BYTES) * 3 // 8
         """Both streams of a result, in base64, must fit in one frame."""
         self._set_up()
@@ -114,17 +112,14 @@ class FakeProvider(Provider):
     async def prepare(self) -> None:
         """Pass the point `ready`."""
         await self._pass("ready")
-        self._watching = asyncio.create_task(self._watch())
+        self._watch.begin()
 
     async def close(self) -> None:
         """Let go: what runs is lost, the sandboxes stay for the next worker."""
         await self._pass("close")
         if self._vendor.is_there:
             self._vendor.note("close")
-        if self._watching is not None:
-            self._watching.cancel()
-        if self._ending is not None:
-            await self._ending
+        await self._watch.close()
         await asyncio.gather(*(sandbox.leave() for sandbox in self._open.values()))
 
     # ------------------------------------------------------------ config
@@ -198,7 +193,7 @@ class FakeProvider(Provider):
             raise errors.SandboxLost("the sandbox was ended while it was made", dispatched="yes")
         self._vendor.note("created", sandboxId=record.sandbox_id)
         sandbox = self._open[record.sandbox_id] = self._sandbox_of(ready, config)
-        self._changed.set()
+        self._watch.look()
         await passage.at("before-answer")
         await self._hide(record, passage)
         return self._given(passage, skewed(sandbox.lease(), passage))
@@ -232,7 +227,7 @@ class FakeProvider(Provider):
         known.config = config
         self._gone.pop(params.sandbox_id, None)
         self._open[params.sandbox_id] = known
-        self._changed.set()
+        self._watch.look()
         self._vendor.note("attach", sandboxId=params.sandbox_id)
         await passage.at("before-answer")
         lease = skewed(known.lease(), passage)
@@ -479,7 +474,7 @@ class FakeProvider(Provider):
             if by_ms := asked.get("advanceMs", 0):
                 self._vendor.clock.advance(int(by_ms))
                 self._vendor.note("clock", byMs=int(by_ms))
-        self._changed.set()
+        self._watch.look()
         return {"nowMs": self._vendor.clock.now_ms(), "virtual": self._vendor.clock.is_virtual}
 
     @extension("x-fake/faults")
@@ -575,20 +570,3 @@ class FakeProvider(Provider):
     async def _forget_ended(self, sandbox_id: str) -> None:
         if (sandbox := self._forget(sandbox_id)) is not None:
             await sandbox.end()
-
-    async def _watch(self) -> None:
-        """End sandboxes whose time is over, with what runs in them."""
-        while True:
-            self._changed.clear()
-            self._ending = asyncio.create_task(self._end_due())
-            await asyncio.shield(self._ending)
-            due_ms = min((sandbox.record.expires_at_ms for sandbox in self._open.values()), default=None)
-            await self._vendor.clock.next_look(due_ms, self._changed)
-
-    async def _end_due(self) -> None:
-        now_ms = self._vendor.clock.now_ms()
-        for sandbox_id, sandbox in list(self._open.items()):
-            if sandbox.record.expires_at_ms <= now_ms:
-                with contextlib.suppress(errors.WireError):  # the next who looks at it goes on with it
-                    await self._vendor.find(sandbox_id)
-                await self._forget_ended(sandbox_id)
