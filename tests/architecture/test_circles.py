@@ -20,21 +20,7 @@ class Allowed(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-KIT = "sandport_conformance"
-ALLOWED = (
-    Allowed(
-        importer=f"{KIT}.hosting.declaration",
-        imported=tuple(
-            f"{KIT}.hosting.{name}" for name in ("calls", "commands", "files", "hellos", "lines", "processes", "record")
-        ),
-        reason="a check enters itself into the list when its module is imported, which whoever asks for the list does",
-    ),
-    Allowed(
-        importer=f"{KIT}.mutants.leases",
-        imported=(f"{KIT}.mutants.healthy",),
-        reason="what a call is refused with stands beside the worker that answers, and that makes the sandboxes",
-    ),
-)
+ALLOWED: tuple[Allowed, ...] = ()
 
 
 def read(*packages: str) -> grimp.ImportGraph:

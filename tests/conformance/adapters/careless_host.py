@@ -1,9 +1,9 @@
 """A host that is broken on purpose: it proves that each check of `sandport-conformance host` can fail.
 
 It believes any result, reads without bound, ends nothing by force, hands its environment and its session to its worker,
-reads no log, sends a command again whose worker is gone, unpacks what comes as it comes, and waits for an answer until
-its alarm rings. With `--hasty`
-before the kit's words the alarm rings early instead.
+reads no log, sends a command again whose worker is gone, forgets a sandbox once it has asked for its end, unpacks what
+comes as it comes, and waits for an answer until its alarm rings. With `--hasty` before the kit's words the alarm rings
+early instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 Json = dict[str, Any]
 _PATIENCE_S = 4.0
 _HASTE_S = 0.8
-_SANDBOX = "sp" + "a" * 26
+_SANDBOX = "sp" + f"{os.getpid():026}".translate({48 + digit: 97 + digit for digit in range(10)})
 _HELLO_ID, _WORK_ID = 7, 8
 
 
@@ -154,8 +154,9 @@ class Careless:
         return {"error": None}
 
     def close(self) -> None:
-        """Wait for the end of the pipe."""
-        self.request(_WORK_ID + 1, "shutdown", {})
+        """Ask for the end of everything, and wait for that of the pipe."""
+        self.request(_WORK_ID + 1, "destroyLease", {"sandboxId": _SANDBOX})
+        self.request(_WORK_ID + 2, "shutdown", {})
         assert self.worker.stdin is not None
         assert self.worker.stdout is not None
         self.worker.stdin.close()

@@ -164,13 +164,13 @@ class Adapter:
             return _NONE
 
         lease_ended = await told(in_lease())
+        if not answer:
+            await asyncio.sleep(options.linger)
         return answer or lease_ended
 
     async def run(self) -> dict[str, Any]:
         """The whole answer."""
         answer = await self.first()
-        if self.options.give_up is not None:
-            await asyncio.sleep(self.options.linger)
         if self.options.again:
             answer["next"] = await told(self.lease_and_execute())
         return answer

@@ -8,6 +8,7 @@ from typing import Any
 from sandport_conformance.mutants.healthy import Call, Healthy, Json
 from sandport_conformance.mutants.leases import Leases
 from sandport_conformance.mutants.places import Guard, Place
+from sandport_conformance.mutants.refusals import Refusal
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -31,7 +32,7 @@ class NeedsToken(Healthy):
             token = call.params.get("secrets", {}).get("token", "")
             print("the token is", token, file=sys.stderr)
             coded = base64.b64encode(f"user:{token}".encode()).decode()
-            raise self.refusal("QuotaExceeded", f"no quota for {token} ({coded})", retry="later")
+            raise Refusal("QuotaExceeded", f"no quota for {token} ({coded})", retry="later")
 
 
 class KeepsSandboxes(Healthy):

@@ -8,7 +8,8 @@ import pytest
 from sandport_conformance import broken_examples, checks_page, cli
 from sandport_conformance.catalogue import every_check
 from sandport_conformance.declaration import Check
-from sandport_conformance.hosting.declaration import HostCheck, every_host_check
+from sandport_conformance.hosting.catalogue import every_host_check
+from sandport_conformance.hosting.declaration import HostCheck
 from sandport_conformance.mutants import MUTANTS, every_mutant
 from sandport_conformance.reports import reports_of, written_for
 

@@ -7,11 +7,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from sandport_conformance import host
 from sandport_conformance.cli import main
 from sandport_conformance.host import HostReport, judge_host
 from sandport_conformance.hosting import hostile
-from sandport_conformance.hosting.declaration import every_host_check, host_check
+from sandport_conformance.hosting.catalogue import every_host_check, select
+from sandport_conformance.hosting.declaration import host_check
 from sandport_conformance.hosting.played import Measured
 from sandport_conformance.outcomes import Failed, Outcome
 from sandport_conformance.times import Times, measure
@@ -148,4 +148,4 @@ def test_memory_above_its_bound_fails() -> None:
 def test_the_written_table_has_a_line_for_every_bound() -> None:
     written = (KIT / "HOSTILE.md").read_text(encoding="utf-8")
     assert all(f"| {name} |" in written for name in hostile.BOUNDS)
-    assert host.select(["PING-5"])
+    assert select(["PING-5"])

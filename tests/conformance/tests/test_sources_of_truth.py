@@ -9,7 +9,7 @@ import pytest
 
 from sandport_conformance import catalogue, requirements
 from sandport_conformance.declaration import Check
-from sandport_conformance.hosting.declaration import every_host_check
+from sandport_conformance.hosting.catalogue import every_host_check
 from sandport_conformance.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -20,7 +20,8 @@ from .broken_examples import BrokenExample, examples_of
 from .catalogue import every_check, natural
 from .declaration import LEVELS, Check
 from .explanation import needs_of
-from .hosting.declaration import HostCheck, every_host_check
+from .hosting.catalogue import every_host_check
+from .hosting.declaration import HostCheck
 from .levels import LEVEL_MEANINGS
 from .outcomes import Severity
 from .reports import REPORTS, reports_of, written_for

@@ -9,7 +9,8 @@ import textwrap
 from .broken_examples import BrokenExample, code_of, examples_of
 from .catalogue import every_check, find
 from .declaration import Check, Needs, Uses
-from .hosting.declaration import HostCheck, every_host_check
+from .hosting.catalogue import every_host_check
+from .hosting.declaration import HostCheck
 from .levels import LEVEL_MEANINGS
 from .mutants import HEALTHY, Mutant, every_mutant
 from .outcomes import Misuse

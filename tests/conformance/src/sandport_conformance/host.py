@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from .command_line import resolve
-from .hosting.declaration import HostCheck, every_host_check
+from .hosting.catalogue import select
+from .hosting.declaration import HostCheck
 from .hosting.hostile import table
 from .hosting.played import Measured
 from .hosting.stage import Stage
@@ -111,23 +112,6 @@ class HostReport:
             "faults": self.faults,
         }
         return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-
-
-def select(only: Sequence[str]) -> tuple[HostCheck, ...]:
-    """The checks of these ids, requirements or parts of them; all where none is named.
-
-    Raises:
-        Misuse: A name fits no check.
-    """
-    checks = every_host_check()
-    for name in only:
-        if not any(_is_named(check, name) for check in checks):
-            raise Misuse(f"no check of a host is called {name!r}")
-    return tuple(check for check in checks if not only or any(_is_named(check, name) for name in only))
-
-
-def _is_named(check: HostCheck, name: str) -> bool:
-    return name in (check.id, check.requirement.id)
 
 
 def judge_host(

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
+from functools import partial
 from pathlib import Path
 
-from sandport_conformance.declaration import Uses, check
+from sandport_conformance.declaration import Needs, Uses, check
+from sandport_conformance.home import wait_until
 from sandport_conformance.lab import Lab
 from sandport_conformance.outcomes import Failed, NotApplicable, expect
+from sandport_conformance.processes import Survivor, a_mark, running
 from sandport_conformance.sandbox import Sandbox, output_of
 from sandport_conformance.schema import Json
+from sandport_conformance.session import Id, Session
 
 from .claims import expect_no_effect
 from .gates import need_room
@@ -18,6 +23,12 @@ from .leases import attach, listed, pages, path_of
 
 _SHAPES = ("", "sp", "sp{25}", "sp{27}", "SP{26}", "sq{26}", "sp../../{20}", "sp{25}1", "sp{25}A", "sp{26}\n", "{26}sp")
 """Ids of other forms; `{n}` stands for n characters that an id may have."""
+
+_TURNS = 60
+_ENOUGH_S = 1.0
+"""After so long no further turn begins."""
+_LATER_S = 0.005
+_DYING_S = 2.0
 
 
 def _other_forms(lab: Lab) -> list[str]:
@@ -193,6 +204,7 @@ def another_stores_sandboxes_are_not_listed(lab: Lab) -> None:
 
 @check(
     "LEASE-9",
+    part="gone",
     uses=Uses.OWN,
     why="What outlives its sandbox works on without an owner, and a destroy that cannot be repeated is never certain.",
     broken="answers before all is gone, leaves what ran, or fails where there is nothing any more",
@@ -219,6 +231,56 @@ def a_destroyed_sandbox_is_gone(lab: Lab) -> None:
     refusal = session.refused("execute", sandbox.params(["true"]), "NotAttached", "LeaseNotFound")
     expect_no_effect(refusal, "a command in a sandbox that was destroyed")
     expect(not listed(lab, sandbox.id, session=session), "the sandbox was destroyed and is listed")
+
+
+@check(
+    "LEASE-9",
+    part="starting",
+    uses=Uses.OWN,
+    needs=Needs(commands=("sleep",)),
+    why="What starts while its sandbox ends works on for ever: nobody knows of it, and nobody looks for it again.",
+    broken="starts a command and notes that it has in two steps, between which a destroy finds nothing to end",
+    fix="Look that the sandbox is there, start, and note it in one step, for which a destroy waits before it looks.",
+)
+def a_command_that_is_starting_ends_with_its_sandbox(lab: Lab) -> None:
+    """Of a command and the destroy of its sandbox, sent back to back, both are answered, and the command is gone."""
+    session, mark = lab.spawn(), a_mark()
+    began = time.monotonic()
+    for turn in range(_TURNS):
+        sandbox = lab.acquire(session, {})
+        command = sandbox.start(lab.command("sleep", seconds=mark))
+        if turn % 2:  # not every worker begins with a command at once
+            session.pump(lambda: False, lab.random.uniform(0, _LATER_S))
+        state = sandbox.destroy()["state"]
+        expect(state == "destroyed", f"a sandbox that was there was {state!r}")
+        dying_s = _DYING_S * lab.times.factor
+        answered = session.pump(partial(session.answers, command), dying_s)
+        expect_none_left(mark, dying_s if answered else 0.0)
+        expect_ended(session, command)
+        if time.monotonic() - began > _ENOUGH_S:
+            break
+
+
+def expect_none_left(mark: int, dying_s: float) -> None:
+    """Hold a command whose sandbox was destroyed to be gone; what was killed is seen until it has died."""
+    left: list[Survivor] = []
+
+    def look() -> bool:
+        left[:] = running(str(mark))
+        return not left
+
+    if not wait_until(look, dying_s):
+        raise Failed(f"a command was starting when its sandbox was destroyed, and lives: process {left[0].pid}")
+
+
+def expect_ended(session: Session, command: Id) -> None:
+    """Hold the answer of a command that cannot have come to its end, and whose sandbox is gone, to say no more."""
+    answer = session.answer(command).body
+    if "error" in answer:
+        session.error_of(command, "NotAttached", "LeaseNotFound", "SandboxLost", "Cancelled")
+    else:
+        ended = session.result_of(command)["ended"]
+        expect(ended != "exited", "a command whose sandbox was destroyed is answered as one that ended by itself")
 
 
 @check(

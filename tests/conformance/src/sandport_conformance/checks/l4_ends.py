@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from sandport_conformance.declaration import Needs, Uses, check
 from sandport_conformance.home import Home, kill, patient_answer, wait_until
 from sandport_conformance.lab import Lab
 from sandport_conformance.outcomes import Failed, NotApplicable, expect
-from sandport_conformance.processes import running
+from sandport_conformance.processes import a_mark, running
 from sandport_conformance.sandbox import Sandbox
 from sandport_conformance.schema import Json, condition_of
 from sandport_conformance.session import Id, Session
@@ -29,11 +28,6 @@ _CRASH_GRACE_MS = 2_000
 _SHORT_LIFE_MS = 2_000
 _SKEW_MS = 1_000
 """What the clock of whoever ends a sandbox may be ahead of ours."""
-
-
-def a_mark() -> int:
-    """So many seconds as nobody else on this machine sleeps: finds a process by its command line."""
-    return 10**8 + secrets.randbelow(9 * 10**8)
 
 
 def gone_from_here(sandbox: Sandbox, *marks: int) -> str:

@@ -98,11 +98,3 @@ def host_check(
         return run
 
     return declare
-
-
-def every_host_check() -> tuple[HostCheck, ...]:
-    """All checks of hosts, those that read the record last."""
-    from . import calls, commands, files, hellos, lines, processes, record
-
-    order = [module.__name__ for module in (lines, hellos, calls, commands, files, processes, record)]
-    return tuple(sorted(HOST_CHECKS.values(), key=lambda check: (check.record, order.index(check.run.__module__))))

@@ -33,6 +33,7 @@ class Played:
         exit: How it ended; None where it had to be killed after `bound_s`.
         took_s: From its start to its exit.
         peak_bytes: The most memory that it had in RAM at once, its own workers not counted.
+        home: What it was given to keep its own things in.
         log: The file with its stderr.
         journal: What the workers wrote down.
         left: Processes of its workers that lived after it; they were killed.
@@ -45,6 +46,7 @@ class Played:
     bound_s: float
     took_s: float
     peak_bytes: int
+    home: Path
     log: Path
     journal: list[Json] = field(default_factory=list)
     left: tuple[Survivor, ...] = ()

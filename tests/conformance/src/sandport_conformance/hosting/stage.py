@@ -84,6 +84,7 @@ class Stage:
         bound_s: float = 60.0,
         memory: str = "",
         environ: Mapping[str, str] | None = None,
+        after: Played | None = None,
     ) -> Played:
         """Run the host once.
 
@@ -96,6 +97,7 @@ class Stage:
             bound_s: After this, times the machine's slowness, the host is killed.
             memory: The name of the bound, in `hostile.BOUNDS`, that its memory must keep.
             environ: Variables of the host's, beside those of the contract.
+            after: An earlier run, whose home this one goes on with.
 
         Raises:
             NotApplicable: The host has nothing for one of the options.
@@ -108,7 +110,9 @@ class Stage:
         folder = self.folder / f"{number:03}-{impostor.replace(':', '-')}"
         folder.mkdir()
         words = (*(option.replace("{folder}", str(folder)) for option in options), "--", *argv)
-        played = self._run(impostor, folder, words, timeout_s, bound_s * self.times.factor, dict(environ or {}))
+        home = folder / "home" if after is None else after.home
+        bound_s *= self.times.factor
+        played = self._run(impostor, folder, words, timeout_s, bound_s, dict(environ or {}), home)
         self.all_played.append(played)
         if memory:
             measured = measure(memory, played, self.ordinary)
@@ -133,6 +137,7 @@ class Stage:
         timeout_s: float,
         bound_s: float,
         more_environ: Mapping[str, str],
+        home: Path,
     ) -> Played:
         journal, log, out = folder / "journal", folder / "log", folder / "answer"
         worker = command_of(impostor, journal)
@@ -141,7 +146,7 @@ class Stage:
             **more_environ,
             "SANDPORT_HOST_WORKER": json.dumps(worker),
             "SANDPORT_HOST_SETTINGS": json.dumps(self.settings),
-            "SANDPORT_HOME": str(folder / "home"),
+            "SANDPORT_HOME": str(home),
             "KIT_SECRET": f"{CANARY}-1",
             "AWS_SECRET_ACCESS_KEY": f"{CANARY}-2",
         }
@@ -177,6 +182,7 @@ class Stage:
             bound_s=bound_s,
             took_s=took_s,
             peak_bytes=peak,
+            home=home,
             log=log,
             journal=entries,
             left=tuple(left),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .archive_in import Cut, LeadsOut, Malformed, Refused, Source
 from .programs import octets
+from .refusals import Cancelled, Refusal
 
 if TYPE_CHECKING:
     import socket
@@ -51,10 +52,10 @@ class Files:
                 self.connect(connection, call)
             except OSError as error:
                 message = f"the host's socket cannot be reached: {error}"
-                raise self.leases.refusal("Unavailable", message, retry="later", detail={"field": "socket"}) from None
+                raise Refusal("Unavailable", message, retry="later", detail={"field": "socket"}) from None
             call.on_cancel = lambda: self.break_off(connection)
             if call.cancelled.is_set():
-                raise self.leases.cancelled_error
+                raise Cancelled
             yield connection
         finally:
             self.close(connection)
@@ -84,10 +85,10 @@ class Files:
                 self.read_rest(source)
             except (Cut, ConnectionError, BrokenPipeError, Malformed, LeadsOut, Refused, OSError) as error:
                 if call.cancelled.is_set():
-                    raise self.leases.cancelled_error from None
+                    raise Cancelled from None
                 self.refuse(error)
             if call.cancelled.is_set():
-                raise self.leases.cancelled_error
+                raise Cancelled
             return {"bytes": self.counted(source.total)}
 
     def read_rest(self, source: Source) -> None:
@@ -101,7 +102,7 @@ class Files:
             return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileExistsError, NotADirectoryError):
             detail = {"path": os.fsdecode(path), "reason": "kind"}
-            raise self.leases.refusal("PathRefused", f"{path!r} is no directory", detail=detail) from None
+            raise Refusal("PathRefused", f"{path!r} is no directory", detail=detail) from None
 
     def unpack(self, call: Call, source: Source, top: int) -> None:
         """Unpack an archive into an open directory, and close it."""
@@ -112,18 +113,17 @@ class Files:
 
     def refuse(self, error: Exception) -> None:
         """Answer what went wrong."""
-        refusal = self.leases.refusal
         if isinstance(error, Cut | Malformed):
             detail = {"reason": "cut" if isinstance(error, Cut) else "malformed"}
-            raise refusal("ProtocolViolation", str(error), dispatched="unknown", detail=detail)
+            raise Refusal("ProtocolViolation", str(error), dispatched="unknown", detail=detail)
         if isinstance(error, LeadsOut):
-            raise refusal("PathOutsideRoot", str(error), dispatched="unknown", detail={"path": str(error)})
+            raise Refusal("PathOutsideRoot", str(error), dispatched="unknown", detail={"path": str(error)})
         if isinstance(error, ConnectionError):
-            raise refusal("Unavailable", f"the connection broke: {error}", dispatched="unknown")
+            raise Refusal("Unavailable", f"the connection broke: {error}", dispatched="unknown")
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             detail = {"reason": "noSpace"}
-            raise refusal("QuotaExceeded", f"there is no room left: {error}", dispatched="unknown", detail=detail)
-        raise refusal("PathRefused", str(error), dispatched="unknown", detail={"reason": "kind"})
+            raise Refusal("QuotaExceeded", f"there is no room left: {error}", dispatched="unknown", detail=detail)
+        raise Refusal("PathRefused", str(error), dispatched="unknown", detail={"reason": "kind"})
 
     def counted(self, total: int) -> int:
         """What is answered for the bytes that went through."""
@@ -136,7 +136,7 @@ class Files:
         path = self.path_of(call)
         if not os.path.lexists(path):
             shown = os.fsdecode(octets(call.params["path"]))
-            raise self.leases.refusal("PathNotFound", f"there is no {shown!r}", detail={"path": shown})
+            raise Refusal("PathNotFound", f"there is no {shown!r}", detail={"path": shown})
         total = 0
         packer = self.leases.worker.packer_class(path)
         with self.connected(call) as connection:
@@ -146,8 +146,8 @@ class Files:
                     total += len(piece)
             except ConnectionError as error:
                 if call.cancelled.is_set():
-                    raise self.leases.cancelled_error from None
+                    raise Cancelled from None
                 self.refuse(error)
             if call.cancelled.is_set():
-                raise self.leases.cancelled_error
+                raise Cancelled
         return {"bytes": self.counted(total), "notes": packer.notes}

@@ -26,6 +26,7 @@ from .archive_out import Packer
 from .files import Files
 from .leases import Leases
 from .places import Guard
+from .refusals import Cancelled, Refusal
 
 Json = dict[str, Any]
 
@@ -36,18 +37,6 @@ SYNC = schema.optional_groups()["sync"]
 _PIECE_BYTES = 1 << 16
 _EOF_FINISH_S = 0.5
 _TICK_S = 0.5
-
-
-class Refusal(Exception):
-    """An error to answer a call with."""
-
-    def __init__(self, condition: str, message: str, **data: Any) -> None:
-        super().__init__(message)
-        self.condition, self.message, self.data = condition, message, data
-
-
-class Cancelled(Exception):
-    """The call was cancelled, and its handler has ended."""
 
 
 class Call:

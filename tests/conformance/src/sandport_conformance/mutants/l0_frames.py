@@ -8,7 +8,8 @@ import sys
 from typing import Any
 
 from . import mutant
-from .healthy import Healthy, Json, Refusal
+from .healthy import Healthy, Json
+from .refusals import Refusal
 
 
 @mutant("FRAME-1")

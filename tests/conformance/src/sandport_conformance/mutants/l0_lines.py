@@ -6,7 +6,8 @@ import os
 from typing import Any
 
 from . import mutant
-from .healthy import Healthy, Json, Refusal, deeper_than, key_of
+from .healthy import Healthy, Json, deeper_than, key_of
+from .refusals import Refusal
 
 _OWN_LIMIT_BYTES = 1 << 16
 

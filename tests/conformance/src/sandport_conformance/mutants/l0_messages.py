@@ -7,9 +7,10 @@ import os
 from typing import Any
 
 from . import mutant
-from .healthy import Healthy, Json, Refusal
+from .healthy import Healthy, Json
 from .leases import Leases
 from .programs import Program
+from .refusals import Refusal
 
 _ENVELOPE = {"jsonrpc", "id", "method", "params"}
 _PATIENCE = 20
@@ -165,7 +166,7 @@ class LeasesOfUsers(Leases):
 
     def launch(self, params: Json, name: str, *, keep_input: bool) -> Program:
         if "user" in params:
-            raise self.refusal("NotSupported", "commands run as the worker's own user")
+            raise Refusal("NotSupported", "commands run as the worker's own user")
         return super().launch(params, name, keep_input=keep_input)
 
 

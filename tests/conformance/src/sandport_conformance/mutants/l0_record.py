@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 from . import mutant
-from .healthy import Healthy, Json, Refusal
+from .healthy import Healthy, Json
+from .refusals import Refusal
 
 
 @mutant("MSG-2")

@@ -9,7 +9,8 @@ import time
 from typing import Any
 
 from . import mutant
-from .healthy import Call, Healthy, Json, Refusal
+from .healthy import Call, Healthy, Json
+from .refusals import Refusal
 
 _LINGER_S = 5.0
 

@@ -12,9 +12,10 @@ import termios
 from typing import Any
 
 from . import mutant
-from .healthy import Call, Healthy, Json, Refusal
+from .healthy import Call, Healthy, Json
 from .leases import Leases
 from .programs import Program
+from .refusals import Refusal
 
 _PIPE_BYTES = 1 << 16
 

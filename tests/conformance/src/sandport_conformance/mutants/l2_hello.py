@@ -9,7 +9,8 @@ import time
 from typing import Any
 
 from . import mutant
-from .healthy import VERSIONS, Call, Healthy, Json, Refusal
+from .healthy import VERSIONS, Call, Healthy, Json
+from .refusals import Refusal
 
 
 @mutant("HELLO-2")

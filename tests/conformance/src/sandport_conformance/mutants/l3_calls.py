@@ -7,9 +7,10 @@ import threading
 from typing import Any
 
 from . import mutant
-from .healthy import Call, Healthy, Json, Refusal
+from .healthy import Call, Healthy, Json
 from .leases import Leases
 from .programs import Program
+from .refusals import Refusal
 
 
 @mutant("CALL-1/record")
@@ -65,7 +66,7 @@ class DestroysLater(Leases):
         threading.Timer(0.5, super().remove, (sandbox_id,)).start()
 
 
-@mutant("CALL-3", "LEASE-9")
+@mutant("CALL-3", "LEASE-9/gone")
 class DestroysInTheBackground(Healthy):
     """Answers a destroy before the sandbox is gone."""
 
@@ -191,7 +192,7 @@ class AttachesOnce(Leases):
 
     def attach_lease(self, call: Call) -> Json:
         if call.params["sandboxId"] in self.attached:
-            raise self.refusal("InvalidRequest", "it is attached already")
+            raise Refusal("InvalidRequest", "it is attached already")
         return super().attach_lease(call)
 
 
@@ -207,11 +208,11 @@ class DestroysOnce(Leases):
 
     def destroy_lease(self, call: Call) -> Json:
         if not self.exists(call.params["sandboxId"]):
-            raise self.refusal("LeaseNotFound", "there is no such sandbox")
+            raise Refusal("LeaseNotFound", "there is no such sandbox")
         return super().destroy_lease(call)
 
 
-@mutant("CALL-9", "LEASE-9")
+@mutant("CALL-9", "LEASE-9/gone")
 class RefusesToDestroyTwice(Healthy):
     """Fails to destroy what is gone."""
 
@@ -286,7 +287,7 @@ class RunsFirst(Leases):
         params, call.params = call.params, {**call.params, "user": None}
         result = super().execute(call)
         if params.get("user") is not None:
-            raise self.refusal("NotSupported", "commands run as the worker's own user")
+            raise Refusal("NotSupported", "commands run as the worker's own user")
         return result
 
 

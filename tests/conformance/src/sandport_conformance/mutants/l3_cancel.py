@@ -8,9 +8,10 @@ import threading
 from typing import Any
 
 from . import mutant
-from .healthy import Call, Healthy, Json, Refusal, is_id, key_of
+from .healthy import Call, Healthy, Json, is_id, key_of
 from .leases import Leases
 from .programs import Program
+from .refusals import Refusal
 
 
 @mutant("CANCEL-1")
@@ -30,7 +31,7 @@ class CancelsWhatIsComplete(Leases):
     def execute(self, call: Call) -> Json:
         result = super().execute(call)
         if call.cancelled.is_set():
-            raise self.refusal("Cancelled", "the command was cancelled", dispatched="unknown")
+            raise Refusal("Cancelled", "the command was cancelled", dispatched="unknown")
         return result
 
 

@@ -19,6 +19,7 @@ from .healthy import Call, Healthy, Json
 from .leases import Leases
 from .places import Guard
 from .programs import Program, Stream
+from .refusals import Refusal
 
 
 def leases_with(program: type[Program]) -> type[Leases]:
@@ -187,7 +188,7 @@ class MissingIs127(Leases):
     def execute(self, call: Call) -> Json:
         try:
             return super().execute(call)
-        except self.refusal as refusal:
+        except Refusal as refusal:
             if refusal.condition not in ("CommandNotFound", "CommandNotExecutable", "PathNotFound"):
                 raise
             empty = {"totalBytes": 0, "end": "seen"}
@@ -519,7 +520,7 @@ class TimeOutIsAnError(Leases):
     def execute(self, call: Call) -> Json:
         result = super().execute(call)
         if result["ended"] == "timedOut":
-            raise self.refusal("Unavailable", "the command timed out", dispatched="yes", retry="later")
+            raise Refusal("Unavailable", "the command timed out", dispatched="yes", retry="later")
         return result
 
 

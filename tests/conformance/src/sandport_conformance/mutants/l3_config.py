@@ -7,6 +7,7 @@ from typing import Any
 from . import mutant
 from .healthy import Call, Healthy, Json
 from .leases import Leases
+from .refusals import Refusal
 
 
 class EchoesConfigs(Leases):
@@ -75,7 +76,7 @@ class NamesNoField(Leases):
 
     def check_config(self, params: Json) -> None:
         if self.faults_of_config(params.get("config", {})):
-            raise self.refusal("ConfigInvalid", "the config has a fault")
+            raise Refusal("ConfigInvalid", "the config has a fault")
 
 
 @mutant("CONF-2")
@@ -90,7 +91,7 @@ class SaysInvalidParams(Leases):
 
     def check_config(self, params: Json) -> None:
         for fault in self.faults_of_config(params.get("config", {})):
-            raise self.refusal("InvalidParams", fault["message"], detail={"field": fault["field"]})
+            raise Refusal("InvalidParams", fault["message"], detail={"field": fault["field"]})
 
 
 @mutant("CONF-2")

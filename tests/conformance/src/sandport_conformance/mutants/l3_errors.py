@@ -8,9 +8,10 @@ import sys
 from typing import Any
 
 from . import mutant
-from .healthy import Call, Cancelled, Healthy, Json, Refusal
+from .healthy import Call, Healthy, Json
 from .leases import Leases
 from .programs import Program
+from .refusals import Cancelled, Refusal
 
 
 @mutant("ERR-3/command", "ERR-8")
@@ -30,8 +31,8 @@ class LeavesCreates(Leases):
         call.cancelled.wait(1.0)
         try:
             return super().acquire_lease(call)
-        except self.cancelled_error:
-            raise self.refusal("Cancelled", "acquireLease was cancelled", dispatched="no") from None
+        except Cancelled:
+            raise Refusal("Cancelled", "acquireLease was cancelled", dispatched="no") from None
 
     def remove(self, sandbox_id: str) -> None:
         if sandbox_id in self.attached:
@@ -140,7 +141,7 @@ class Partials(Leases):
     def execute(self, call: Call) -> Json:
         try:
             return super().execute(call)
-        except self.refusal as refusal:
+        except Refusal as refusal:
             if "partial" in refusal.data:
                 self.spoil(refusal.data)
             raise

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from . import mutant
-from .healthy import Call, Healthy, Json, Refusal
+from .healthy import Call, Healthy, Json
 from .leases import Leases
 from .places import Place
+from .refusals import Refusal
 
 
 class AnyId(Healthy):
@@ -103,7 +104,7 @@ class OtherWords(Leases):
 
     def acquire_lease(self, call: Call) -> Json:
         if self.exists(call.params["sandboxId"]):
-            raise self.refusal("QuotaExceeded", "this id is taken")
+            raise Refusal("QuotaExceeded", "this id is taken")
         return super().acquire_lease(call)
 
 
@@ -136,7 +137,7 @@ class ClearsUp(Leases):
     def acquire_lease(self, call: Call) -> Json:
         try:
             return super().acquire_lease(call)
-        except self.refusal:
+        except Refusal:
             self.remove(call.params["sandboxId"])
             raise
 
@@ -156,8 +157,8 @@ class KnowsNothing(Leases):
     def check_attached(self, sandbox_id: str) -> None:
         try:
             super().check_attached(sandbox_id)
-        except self.refusal as refusal:
-            raise self.refusal(self.condition, refusal.message, dispatched=self.dispatched) from None
+        except Refusal as refusal:
+            raise Refusal(self.condition, refusal.message, dispatched=self.dispatched) from None
 
 
 @mutant("LEASE-6")
@@ -322,7 +323,7 @@ class WithWhatIsGone(Leases):
         return {**result, "leases": [*result["leases"], *gone]}
 
 
-@mutant("LEASE-8/lists", "LEASE-9")
+@mutant("LEASE-8/lists", "LEASE-9/gone")
 class ListsWhatIsGone(Healthy):
     """Goes on to list a sandbox that was destroyed."""
 
@@ -420,7 +421,7 @@ class LeavesProgramsRunning(Leases):
         pass
 
 
-@mutant("LEASE-9")
+@mutant("LEASE-9/gone")
 class LeavesWhatRuns(Healthy):
     """Destroys a sandbox and leaves what runs in it."""
 
@@ -439,7 +440,7 @@ class LeavesFiles(Leases):
             self.root = root
 
 
-@mutant("LEASE-9")
+@mutant("LEASE-9/gone")
 class LeavesWhatWasWritten(Healthy):
     """Destroys a sandbox and leaves its files."""
 
@@ -454,7 +455,7 @@ class SaysDestroyed(Leases):
         return {"state": "destroyed"}
 
 
-@mutant("LEASE-9")
+@mutant("LEASE-9/gone")
 class DestroysAgain(Healthy):
     """Says `destroyed` of what was gone already."""
 

@@ -8,8 +8,9 @@ import time
 from typing import Any
 
 from . import mutant
-from .healthy import Call, Healthy, Json, Refusal, key_of
+from .healthy import Call, Healthy, Json, key_of
 from .leases import Leases
+from .refusals import Refusal
 
 
 class Misfits(Healthy):

@@ -9,6 +9,7 @@ from . import mutant
 from .healthy import Call, Healthy, Json
 from .leases import Leases
 from .places import Place
+from .refusals import Refusal
 
 # ------------------------------------------------------------------ what an acquire promises
 
@@ -92,7 +93,7 @@ class LeavesWhatWasCancelled(Leases):
 
     def report(self, call: Call, message: str) -> None:
         if call.cancelled.wait(0.2):
-            raise self.refusal("Cancelled", "acquireLease was cancelled", dispatched="no")
+            raise Refusal("Cancelled", "acquireLease was cancelled", dispatched="no")
 
 
 @mutant("LEASE-5")
@@ -324,7 +325,7 @@ class MissesWhatIsNotThere(Leases):
 
     def destroy_lease(self, call: Call) -> Json:
         if not self.place(call.params["sandboxId"]).there:
-            raise self.refusal("LeaseNotFound", "there is no such sandbox")
+            raise Refusal("LeaseNotFound", "there is no such sandbox")
         return super().destroy_lease(call)
 
 
@@ -342,7 +343,7 @@ class TakesNoSecond(Leases):
 
     def destroy_lease(self, call: Call) -> Json:
         if self.busy:
-            raise self.refusal("Internal", "another call is destroying it", dispatched="no")
+            raise Refusal("Internal", "another call is destroying it", dispatched="no")
         self.busy = True
         try:
             time.sleep(0.05)

@@ -11,6 +11,7 @@ from . import mutant
 from .healthy import Call, Healthy, Json
 from .leases import Leases
 from .programs import options_of
+from .refusals import Cancelled, Refusal
 
 _LOOK_S = 0.02
 _SCRIPT = b'"$@" >"$0/stdout" 2>"$0/stderr"; echo "$?" >"$0/new"; mv "$0/new" "$0/status"'
@@ -42,7 +43,7 @@ class Recorded(Leases):
     def wait_process(self, call: Call) -> Json:
         folder = self.folder_of(call.params)
         if not folder.is_dir():
-            raise self.refusal("ProcessNotFound", f"no process {call.params['processId']} is known")
+            raise Refusal("ProcessNotFound", f"no process {call.params['processId']} is known")
         sent = {}
         for name in ("stdout", "stderr"):
             call.credit[name] = self.worker.limits["creditBytes"]
@@ -53,7 +54,7 @@ class Recorded(Leases):
             if not self.send_new(call, folder, sent, begun) and ended:
                 return self.ended_as(call, int((folder / "status").read_text()), sent, begun)
             time.sleep(_LOOK_S)
-        raise self.cancelled_error
+        raise Cancelled
 
     def begin_of(self, stream: Path) -> int:
         """From which byte of a stream a worker follows it."""

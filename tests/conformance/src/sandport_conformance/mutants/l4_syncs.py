@@ -14,6 +14,7 @@ from .files import Files
 from .healthy import Call, Healthy, Json
 from .l4_streams import Gathered
 from .leases import Leases
+from .refusals import Cancelled, Refusal
 
 _KEPT = 100 << 20
 
@@ -58,7 +59,7 @@ class AnswersForItself(Files):
         threading.Thread(target=serve, daemon=True).start()
         self.woken.wait()
         if call.cancelled.is_set():
-            raise self.leases.cancelled_error
+            raise Cancelled
         return found[0]
 
 
@@ -212,7 +213,7 @@ class Unsure(Files):
     def sync_out(self, call: Call) -> Json:
         path = self.path_of(call)
         if not os.path.lexists(path):
-            raise self.leases.refusal("PathNotFound", "there is nothing", dispatched="unknown")
+            raise Refusal("PathNotFound", "there is nothing", dispatched="unknown")
         return super().sync_out(call)
 
 

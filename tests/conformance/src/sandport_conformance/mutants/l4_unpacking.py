@@ -14,6 +14,7 @@ from .archive_out import Packer
 from .files import Files
 from .healthy import Call, Healthy
 from .programs import octets
+from .refusals import Refusal
 
 # ------------------------------------------------------------------ what is there already
 
@@ -374,7 +375,7 @@ class NoParents(Files):
         with suppress(FileExistsError, FileNotFoundError):
             os.mkdir(path)
         if not os.path.isdir(path):
-            raise self.leases.refusal("PathNotFound", "the parent is not there")
+            raise Refusal("PathNotFound", "the parent is not there")
         return super().open_top(path)
 
 

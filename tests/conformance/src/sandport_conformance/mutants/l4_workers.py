@@ -9,6 +9,7 @@ from . import mutant
 from .healthy import Call, Healthy, Json
 from .leases import Leases
 from .places import Guard, Place
+from .refusals import Refusal
 
 # ------------------------------------------------------------------ the end of a worker
 
@@ -175,7 +176,7 @@ class MakesUpResults(Leases):
     def wait_process(self, call: Call) -> Json:
         try:
             return super().wait_process(call)
-        except self.refusal:
+        except Refusal:
             for stream in ("stdout", "stderr"):
                 self.send_end(call, stream, 0, "seen")
             counts = {"totalBytes": 0, "end": "seen"}
@@ -305,7 +306,7 @@ class NeedsARecord(Leases):
     def attach_lease(self, call: Call) -> Json:
         place = self.place(call.params["sandboxId"])
         if place.there and place.facts() is None:
-            raise self.refusal("Internal", "the record is not there", dispatched="no")
+            raise Refusal("Internal", "the record is not there", dispatched="no")
         return super().attach_lease(call)
 
 
@@ -368,7 +369,7 @@ class TiresOfTimeOuts(Leases):
 
     def execute(self, call: Call) -> Json:
         if self.tired:
-            raise self.refusal("Unavailable", "the sandbox does not answer", dispatched="no")
+            raise Refusal("Unavailable", "the sandbox does not answer", dispatched="no")
         result = super().execute(call)
         self.tired = result["ended"] == "timedOut"
         return result

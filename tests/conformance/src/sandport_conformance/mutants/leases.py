@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .places import Place
 from .programs import Program, StartFailed, fault_of, options_of
+from .refusals import Cancelled, Refusal
 
 if TYPE_CHECKING:
     from .healthy import Call, Healthy
@@ -33,9 +34,6 @@ class Leases:
     program_class: type[Program] = Program
 
     def __init__(self, state_dir: str, store_id: str, worker: Healthy) -> None:
-        from . import healthy
-
-        self.refusal, self.cancelled_error = healthy.Refusal, healthy.Cancelled
         self.root = Path(state_dir, "sandboxes", store_id.encode().hex())
         self.used = Path(state_dir, "used-ids")
         self.store_id = store_id
@@ -48,6 +46,8 @@ class Leases:
         self.files = worker.files_class(self)
         self.ending = threading.RLock()
         """Of two ends of a sandbox at once the second waits for the first."""
+        self.starting = threading.Lock()
+        """The end of a sandbox waits for what is starting, and ends it; what starts later finds no sandbox."""
 
     # -------------------------------------------------------------- config
 
@@ -63,9 +63,7 @@ class Leases:
     def check_config(self, params: Json) -> None:
         """Raise where a config cannot be used."""
         for fault in self.faults_of_config(params.get("config", {})):
-            raise self.refusal(
-                "ConfigInvalid", f"{fault['field']}: {fault['message']}", detail={"field": fault["field"]}
-            )
+            raise Refusal("ConfigInvalid", f"{fault['field']}: {fault['message']}", detail={"field": fault["field"]})
 
     def validate_config(self, call: Call) -> Json:
         """The config with its defaults, or its faults."""
@@ -93,7 +91,7 @@ class Leases:
         try:
             (self.used / sandbox_id).touch(exist_ok=False)
         except FileExistsError:
-            raise self.refusal("InvalidParams", f"{sandbox_id} was used already: an id serves one create") from None
+            raise Refusal("InvalidParams", f"{sandbox_id} was used already: an id serves one create") from None
         place = self.make(sandbox_id)
         self.report(call, "the directory is there")
         now_ms = int(time.time() * 1000)
@@ -102,16 +100,14 @@ class Leases:
         self.tell_guard(place)
         if call.cancelled.is_set():
             self.remove(sandbox_id)
-            raise self.cancelled_error
+            raise Cancelled
         self.attached.add(sandbox_id)
         return self.lease_of(sandbox_id, params.get("egress"))
 
     def check_egress(self, egress: Json | None) -> None:
         """Raise where a grant cannot be enforced."""
         if egress is not None and egress["mode"] not in self.worker.capabilities["egress"]:
-            raise self.refusal(
-                "NotSupported", f"egress {egress['mode']!r} cannot be enforced", detail={"field": "egress"}
-            )
+            raise Refusal("NotSupported", f"egress {egress['mode']!r} cannot be enforced", detail={"field": "egress"})
 
     def make(self, sandbox_id: str) -> Place:
         """Create a sandbox, its id and its store's with it."""
@@ -160,7 +156,7 @@ class Leases:
         sandbox_id = call.params["sandboxId"]
         place = self.place(sandbox_id)
         if call.params["handle"] != sandbox_id:
-            raise self.refusal("InvalidParams", "it is another sandbox's handle", detail={"field": "handle"})
+            raise Refusal("InvalidParams", "it is another sandbox's handle", detail={"field": "handle"})
         if not place.there:
             return {"state": "gone"}
         if not self.hold(place):
@@ -237,7 +233,7 @@ class Leases:
 
     def end_programs(self, sandbox_id: str) -> None:
         """Kill what this worker has started in a sandbox."""
-        with self.lock:
+        with self.starting, self.lock:
             mine = [key for key in self.programs if key[0] == sandbox_id]
             programs = [self.programs.pop(key) for key in mine]
         for program in programs:
@@ -257,7 +253,7 @@ class Leases:
     def check_attached(self, sandbox_id: str) -> None:
         """Raise where this worker has not opened the sandbox."""
         if sandbox_id not in self.attached or not self.exists(sandbox_id):
-            raise self.refusal("NotAttached", f"{sandbox_id} is not attached to this worker", retry="now")
+            raise Refusal("NotAttached", f"{sandbox_id} is not attached to this worker", retry="now")
 
     # -------------------------------------------------------------- commands
 
@@ -283,7 +279,7 @@ class Leases:
                     self.programs.pop((params["sandboxId"], program.name), None)
         if call.cancelled.is_set() and program.killed:
             partial = {} if params.get("live") else {"partial": {n: program.partial(n) for n in program.streams}}
-            raise self.refusal("Cancelled", "the command was cancelled", dispatched="unknown", **partial)
+            raise Refusal("Cancelled", "the command was cancelled", dispatched="unknown", **partial)
         self.check_sandbox(params, program)
         return result
 
@@ -292,30 +288,38 @@ class Leases:
         if not program.lost:
             return
         partial = {} if params.get("live") else {"partial": {n: program.partial(n) for n in program.streams}}
-        raise self.refusal("SandboxLost", "the sandbox ended during the command", dispatched="yes", **partial)
+        raise Refusal("SandboxLost", "the sandbox ended during the command", dispatched="yes", **partial)
 
     def launch(self, params: Json, name: str, *, keep_input: bool) -> Program:
-        """Start a program in a sandbox; the refusal says what is missing."""
-        sandbox_id = params["sandboxId"]
-        self.check_attached(sandbox_id)
+        """Start a program in a sandbox that is there, and know of it; the refusal says what is missing."""
+        with self.starting:
+            self.check_attached(params["sandboxId"])
+            program = self.start(params, name, keep_input=keep_input)
+            self.know(params["sandboxId"], program)
+        return program
+
+    def start(self, params: Json, name: str, *, keep_input: bool) -> Program:
+        """Start a program."""
         if params.get("user") is not None:
-            raise self.refusal("NotSupported", "commands run as the worker's own user", detail={"field": "user"})
+            raise Refusal("NotSupported", "commands run as the worker's own user", detail={"field": "user"})
         if fault := fault_of(params):
-            raise self.refusal("InvalidParams", fault, detail={"field": fault.split(" ")[0]})
+            raise Refusal("InvalidParams", fault, detail={"field": fault.split(" ")[0]})
         try:
-            place = self.place(sandbox_id)
+            place = self.place(params["sandboxId"])
             options = options_of(params, place.files)
             name_of_mark, _, mark = place.mark.partition(b"=")
             options["env"][name_of_mark] = mark
-            program = self.program_class(
+            return self.program_class(
                 name, options, self.worker.guard, keep_input=keep_input, timeout_ms=params.get("timeoutMs")
             )
         except StartFailed as failure:
-            raise self.refusal(failure.condition, str(failure), detail={"path": failure.path}) from None
+            raise Refusal(failure.condition, str(failure), detail={"path": failure.path}) from None
+
+    def know(self, sandbox_id: str, program: Program) -> None:
+        """Let whoever ends the sandbox find a program, in this worker and in a later one."""
         with self.lock:
-            self.programs[sandbox_id, name] = program
-        program.note_at(place)
-        return program
+            self.programs[sandbox_id, program.name] = program
+        program.note_at(self.place(sandbox_id))
 
     def follow(self, call: Call, program: Program, offsets: dict[str, int]) -> Json:
         """Send output under credit until the program's end; its result, with counts only."""
@@ -333,7 +337,7 @@ class Leases:
         for sender in senders:
             sender.join()
         if call.cancelled.is_set() and not program.killed and len(sent) < len(senders):
-            raise self.cancelled_error
+            raise Cancelled
         return {**program.result(), **sent}
 
     def send_stream(self, call: Call, program: Program, name: str, offset: int, sent: Json) -> None:
@@ -382,15 +386,13 @@ class Leases:
         params = call.params
         name = params["processId"]
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-            raise self.refusal(
-                "InvalidParams", f"processId {name[:64]!r} is none", detail={"field": "params.processId"}
-            )
+            raise Refusal("InvalidParams", f"processId {name[:64]!r} is none", detail={"field": "params.processId"})
         if params.get("pty") is not None and not self.worker.capabilities.get("pty"):
-            raise self.refusal("NotSupported", "there are no terminals here", detail={"field": "pty"})
+            raise Refusal("NotSupported", "there are no terminals here", detail={"field": "pty"})
         with self.lock:
             known = (params["sandboxId"], name) in self.programs
         if known:
-            raise self.refusal("InvalidParams", f"a process {name} is known already", detail={"field": "processId"})
+            raise Refusal("InvalidParams", f"a process {name} is known already", detail={"field": "processId"})
         self.launch(params, name, keep_input=params.get("stdin", False))
         return {}
 
@@ -400,7 +402,7 @@ class Leases:
         with self.lock:
             program = self.programs.get((call.params["sandboxId"], call.params["processId"]))
         if program is None:
-            raise self.refusal("ProcessNotFound", f"no process {call.params['processId']} is known")
+            raise Refusal("ProcessNotFound", f"no process {call.params['processId']} is known")
         return program
 
     def write_process(self, call: Call) -> Json:
@@ -408,7 +410,7 @@ class Leases:
         data, program = base64.b64decode(call.params.get("data", "")), self.program_of(call)
         taken = program.write(data, call.params.get("end", False), call, call.cancelled)
         if taken < len(data) and call.cancelled.is_set():
-            raise self.cancelled_error
+            raise Cancelled
         return {"takenBytes": taken}
 
     def queue_write(self, call: Call) -> None:
@@ -422,7 +424,7 @@ class Leases:
         """Signal a program's group."""
         params, program = call.params, self.program_of(call)
         if params.get("resize") is not None:
-            raise self.refusal("NotSupported", "there are no terminals here", detail={"field": "resize"})
+            raise Refusal("NotSupported", "there are no terminals here", detail={"field": "resize"})
         if params.get("kill"):
             return {"delivered": program.kill()}
         return {"delivered": program.signal(params["signal"])}
@@ -434,10 +436,10 @@ class Leases:
         for name, stream in program.streams.items():
             if stream.base > offsets.get(name, 0):
                 reason = f"output of {name} before {stream.base} is no longer kept"
-                raise self.refusal("OutputGap", reason, detail={"field": "fromOffset", "limit": stream.base})
+                raise Refusal("OutputGap", reason, detail={"field": "fromOffset", "limit": stream.base})
             if offsets.get(name, 0) > stream.total:
                 reason = f"{name} has {stream.total} bytes so far"
-                raise self.refusal("InvalidParams", reason, detail={"field": "fromOffset"})
+                raise Refusal("InvalidParams", reason, detail={"field": "fromOffset"})
         return self.follow(call, program, offsets)
 
     # -------------------------------------------------------------- files
