@@ -2,8 +2,8 @@
 
 It believes any result, reads without bound, ends nothing by force, hands its environment and its session to its worker,
 reads no log, sends a command again whose worker is gone, forgets a sandbox once it has asked for its end, unpacks what
-comes as it comes, and waits for an answer until its alarm rings. With `--hasty` before the kit's words the alarm rings
-early instead.
+comes as it comes, says whatever comes to its mind, and waits for an answer until its alarm rings. With `--hasty` before
+the kit's words the alarm rings early instead; with `--picky` it bears nothing that it does not know.
 """
 
 from __future__ import annotations
@@ -28,16 +28,40 @@ _PATIENCE_S = 4.0
 _HASTE_S = 0.8
 _SANDBOX = "sp" + f"{os.getpid():026}".translate({48 + digit: 97 + digit for digit in range(10)})
 _HELLO_ID, _WORK_ID = 7, 8
+_MEMBERS = {"jsonrpc", "id", "method", "params", "result", "error"}
+_NOTIFICATIONS = {"ready", "failed", "output", "progress", "span"}
+_BLURTED = (
+    b"this is no JSON",
+    b'\xef\xbb\xbf{"jsonrpc":"2.0","method":"x-careless/mark"}',
+    b'{"jsonrpc":"2.0","method":"x-careless/number","params":{"a":NaN}}',
+    b'{"jsonrpc":"2.0","method":"x-careless/half","params":{"a":"\\ud800"}}',
+    b'{"jsonrpc":"1.0","method":"x-careless/version"}',
+    b'{"jsonrpc":"2.0","method":"cancel","params":{"id":99.0}}',
+    b'{"jsonrpc":"2.0","method":"x-careless/twice","method":"x-careless/twice"}',
+    b'{"jsonrpc":"2.0","method":"x-careless/bytes","params":{"a":{"b64":"eA=="}}}',
+    b'{"jsonrpc":"2.0","method":"mine"}',
+)
+"""Each breaks another rule of the wire."""
 
 
 class Gone(Exception):
     """The worker has closed its pipe."""
 
 
-class Careless:
-    """The host's end of one worker."""
+class Unknown(Exception):
+    """The worker said something new."""
 
-    def __init__(self, argv: list[str]) -> None:
+
+class Careless:
+    """The host's end of one worker.
+
+    Args:
+        argv: What starts it.
+        picky: Bear nothing that is not known.
+    """
+
+    def __init__(self, argv: list[str], *, picky: bool) -> None:
+        self.picky = picky
         pipe = subprocess.PIPE
         self.worker = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, close_fds=False)
         self.output = bytearray()
@@ -52,6 +76,8 @@ class Careless:
         assert self.worker.stdout is not None
         while line := self.worker.stdout.readline():
             message: Json = json.loads(line)
+            if self.picky and is_new(line.decode(), message):
+                raise Unknown
             if "method" not in message:
                 return message
             if message["method"] == "output":
@@ -156,11 +182,23 @@ class Careless:
     def close(self) -> None:
         """Ask for the end of everything, and wait for that of the pipe."""
         self.request(_WORK_ID + 1, "destroyLease", {"sandboxId": _SANDBOX})
-        self.request(_WORK_ID + 2, "shutdown", {})
         assert self.worker.stdin is not None
         assert self.worker.stdout is not None
+        self.worker.stdin.write(b"\n".join(_BLURTED) + b"\n")
+        self.request(_WORK_ID + 2, "shutdown", {})
         self.worker.stdin.close()
         self.worker.stdout.read()
+
+
+def is_new(text: str, message: Json) -> bool:
+    """Whether a line of the worker's has what a host of today need not know."""
+    body = message.get("result") or message.get("params") or {}
+    return (
+        len(text.splitlines()) > 1
+        or not _MEMBERS.issuperset(message)
+        or message.get("method", "output") not in _NOTIFICATIONS
+        or None in body.values()
+    )
 
 
 def told(result: Json, error: Json | None, stdout_bytes: int) -> Json:
@@ -196,11 +234,13 @@ def main() -> None:
     worker = json.loads(os.environ["SANDPORT_HOST_WORKER"])
     while True:
         try:
-            host = Careless(worker)
+            host = Careless(worker, picky="--picky" in words)
             answer = host.run(words, argv, settings)
             host.close()
         except Gone:
             continue
+        except Unknown:
+            answer = told({}, {"message": "what is this?"}, 0)
         finish(answer)
 
 

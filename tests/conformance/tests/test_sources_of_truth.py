@@ -17,8 +17,8 @@ KIT = ROOT / "tests/conformance"
 JUDGED_LEVELS = ("L0", "L1", "L2", "L3", "L4")
 
 
-def exceptions() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = tomllib.loads((KIT / "exceptions.toml").read_text()).get("exception", [])
+def exceptions(kind: str = "exception") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = tomllib.loads((KIT / "exceptions.toml").read_text()).get(kind, [])
     return found
 
 
@@ -88,6 +88,17 @@ def test_every_exception_is_needed_and_names_a_test() -> None:
         assert entry["requirement"] in known - shown_by_checks(), f"{entry['requirement']} needs no exception"
         path, _, name = entry["test"].partition("::")
         assert f"def {name.partition('[')[0]}(" in (ROOT / path).read_text(encoding="utf-8"), entry["test"]
+
+
+def test_every_requirement_on_hosts_has_a_check_of_hosts_or_a_written_reason() -> None:
+    judged = {one.id for check in every_host_check() for one in (check.requirement, *check.also)}
+    binding = {r.id for r in requirements.requirements().values() if r.binds != "worker" and r.level in JUDGED_LEVELS}
+    excused = {entry["requirement"]: entry for entry in exceptions("on_hosts")}
+    assert set(excused) == binding - judged
+    for entry in excused.values():
+        assert entry["reason"]
+        path, _, name = entry.get("test", "").partition("::")
+        assert not path or f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), entry["test"]
 
 
 @pytest.mark.parametrize("check", catalogue.every_check(), ids=lambda check: check.id)

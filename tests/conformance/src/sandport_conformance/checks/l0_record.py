@@ -10,6 +10,7 @@ from typing import Any
 from sandport_conformance import schema
 from sandport_conformance.declaration import Uses, check
 from sandport_conformance.lab import Lab
+from sandport_conformance.members import Twice, half_pair, no_member_twice
 from sandport_conformance.messages import Message, same_id
 from sandport_conformance.outcomes import Failed, expect
 from sandport_conformance.schema import Json
@@ -108,13 +109,13 @@ def read_message(record: Record, session: Session, message: Message) -> None:
         return Fraction(text)
 
     try:
-        body = json.loads(message.line, object_pairs_hook=_no_member_twice, parse_float=fraction)
-    except _Twice as twice:
+        body = json.loads(message.line, object_pairs_hook=no_member_twice, parse_float=fraction)
+    except Twice as twice:
         record.add("MSG-18", session, f"the member {twice} stands twice in one object: {shown}")
         body = json.loads(message.line, parse_float=fraction)
     except (ValueError, RecursionError):
         return  # no JSON at all, which is another requirement's
-    if half := _half_pair(body):
+    if half := half_pair(body):
         record.add("FRAME-18", session, f"half a surrogate pair in {half!r:.80}: {shown}")
     if not isinstance(body, dict):
         return
@@ -125,30 +126,6 @@ def read_message(record: Record, session: Session, message: Message) -> None:
         record.errors += 1
         for requirement, text in _faults_of_error(body["error"]):
             record.add(requirement, session, f"{text}: {shown}")
-
-
-class _Twice(Exception):
-    pass
-
-
-def _no_member_twice(pairs: list[tuple[str, Any]]) -> Json:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise _Twice(repr(next(name for name in names if names.count(name) > 1)))
-    return found
-
-
-def _half_pair(value: object) -> str | None:
-    """A string with half a surrogate pair, wherever it stands."""
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return value
-        return None
-    parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((found for part in parts if (found := _half_pair(part)) is not None), None)
 
 
 def _fractions(session: Session, body: Json) -> list[str]:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from sandport_conformance.outcomes import Misuse
 
-from . import calls, commands, files, hellos, leases, lines, processes, record
+from . import calls, commands, files, hellos, leases, lines, novelties, processes, record
 from .declaration import HOST_CHECKS, HostCheck
 
-_ORDER = tuple(module.__name__ for module in (lines, hellos, calls, leases, commands, files, processes, record))
+_MODULES = (lines, novelties, hellos, calls, leases, commands, files, processes, record)
+_ORDER = tuple(module.__name__ for module in _MODULES)
 
 
 def every_host_check() -> tuple[HostCheck, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sandport_conformance.impostors.hellos import BROKEN_CODE, LAST_WORDS
+from sandport_conformance.impostors.hellos import BROKEN_CODE, LAST_WORDS, SMALL_FRAME_BYTES
 from sandport_conformance.outcomes import expect
 
 from .declaration import host_check
-from .stage import Stage
+from .stage import ECHO, Stage
 
 _SPARE_S = 20.0
 
@@ -103,3 +103,17 @@ def order(stage: Stage) -> None:
     greets = played.events("greets")
     expect(greets and played.received("initialized"), "there should be a hello and an initialized")
     expect(not greets[0]["hasty"], "there was more from the host before the hello was answered")
+
+
+@host_check(
+    "HELLO-20",
+    part="said",
+    why="A line beyond a worker's ceiling ends the worker, and every other call with it.",
+    broken="writes by its own ceiling alone",
+)
+def smaller_ceiling(stage: Stage) -> None:
+    """A command that does not fit in the worker's frame is refused by the host itself."""
+    played = stage.play("hellos:SmallFrames", argv=(*ECHO, "x" * SMALL_FRAME_BYTES))
+    played.failed(dispatched=("no",))
+    played.one_worker()
+    expect(not played.received("execute"), "a line was sent that the worker had said it does not take")

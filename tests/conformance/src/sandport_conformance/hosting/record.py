@@ -131,3 +131,119 @@ def config_where_it_belongs(stage: Stage) -> None:
                 f"{name}: {entry['method']} carries {' and '.join(sorted(carried))}",
             )
     expect(given, "the config of SANDPORT_HOST_SETTINGS never reached a worker, so nothing was seen")
+
+
+def _expect_none(stage: Stage, requirement: str) -> None:
+    """Hold every line of every run to a requirement."""
+    stage.ordinary  # noqa: B018 - a run, where this check is the only one
+    for played in stage.all_played:
+        for fault in played.events("fault"):
+            expect(fault["requirement"] != requirement, f"{played.impostor}: {fault['fault']}: {fault['line']}")
+
+
+@host_check(
+    "FRAME-1",
+    part="said",
+    why="One line that is no message, and what it should have said is lost.",
+    broken="writes lines for people, half messages, or two into each other",
+    record=True,
+)
+def one_text_a_line(stage: Stage) -> None:
+    """Every line is one JSON text."""
+    _expect_none(stage, "FRAME-1")
+
+
+@host_check(
+    "FRAME-5",
+    part="said",
+    why="The encoding of the machine is another one on the next machine.",
+    broken="writes in the encoding of the machine, or a byte order mark",
+    record=True,
+)
+def utf8(stage: Stage) -> None:
+    """Every line is UTF-8, without a byte order mark."""
+    _expect_none(stage, "FRAME-5")
+
+
+@host_check(
+    "FRAME-7",
+    part="said",
+    why="Some languages write NaN as if it were JSON, and all others refuse the whole line.",
+    broken="writes numbers that JSON does not have",
+    record=True,
+)
+def finite_numbers(stage: Stage) -> None:
+    """No line has NaN or Infinity."""
+    _expect_none(stage, "FRAME-7")
+
+
+@host_check(
+    "FRAME-18",
+    part="said",
+    why="Half a pair has no UTF-8: many readers refuse the line, others put another character in its place.",
+    broken="hands on half a surrogate pair that it was given, as of a file's name",
+    record=True,
+)
+def whole_characters(stage: Stage) -> None:
+    """No string has half a surrogate pair."""
+    _expect_none(stage, "FRAME-18")
+
+
+@host_check(
+    "MSG-2",
+    part="said",
+    why="A worker refuses what does not say it.",
+    broken="leaves the version of JSON-RPC out",
+    record=True,
+)
+def version_of_the_messages(stage: Stage) -> None:
+    """Every message has `"jsonrpc": "2.0"`."""
+    _expect_none(stage, "MSG-2")
+
+
+@host_check(
+    "MSG-17",
+    part="said",
+    why="Strict languages read 1.0 as no integer, and refuse the call.",
+    broken="writes an integer as a number with a fraction",
+    record=True,
+)
+def whole_numbers(stage: Stage) -> None:
+    """No integer is written with a fraction or an exponent."""
+    _expect_none(stage, "MSG-17")
+
+
+@host_check(
+    "MSG-18",
+    part="said",
+    why="Of two members of one name some readers take the first, others the last.",
+    broken="writes a member twice",
+    record=True,
+)
+def members_once(stage: Stage) -> None:
+    """No member stands twice in one object."""
+    _expect_none(stage, "MSG-18")
+
+
+@host_check(
+    "OCT-2",
+    part="said",
+    why="Two forms of one text are two texts for whoever compares them.",
+    broken="writes every string that may be bytes in the form for bytes",
+    record=True,
+)
+def text_as_text(stage: Stage) -> None:
+    """What is UTF-8 is not written in the form for bytes."""
+    _expect_none(stage, "OCT-2")
+
+
+@host_check(
+    "EVO-3",
+    part="said",
+    why="A later version of the protocol may give the name a meaning.",
+    broken="asks for methods of its own under names that belong to the protocol",
+    record=True,
+)
+def names_of_its_own(stage: Stage) -> None:
+    """Methods and features that are not the protocol's are named `x-<provider>/<name>`."""
+    _expect_none(stage, "EVO-3")

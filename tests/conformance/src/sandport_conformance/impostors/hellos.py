@@ -13,6 +13,7 @@ from .impostor import Impostor
 
 LAST_WORDS = "the last words of a worker"
 BROKEN_CODE = 43
+SMALL_FRAME_BYTES = 1 << 16
 _MOMENT_MS = 500
 
 
@@ -80,3 +81,11 @@ class SlowHello(Impostor):
             said = bool(poll.poll(_MOMENT_MS))
             self.record("greets", hasty=self.hasty or said)
         super().answer(request_id, result)
+
+
+class SmallFrames(Impostor):
+    """Takes lines of 64 KiB at most."""
+
+    def __init__(self, journal: str) -> None:
+        super().__init__(journal)
+        self.own_limits = {**self.own_limits, "frameBytes": SMALL_FRAME_BYTES}

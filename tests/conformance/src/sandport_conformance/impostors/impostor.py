@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from sandport_conformance.members import faults_of_host
 from sandport_conformance.mutants.healthy import Call, Healthy, Json
 
 CANARY = "canary-of-the-kit"
@@ -50,7 +51,9 @@ class Impostor(Healthy):
         os.write(2, text.encode() + b"\n")
 
     def receive(self, line: bytes) -> None:
-        """Write down what came, then serve it."""
+        """Write down what came, and what is wrong with it, then serve it."""
+        for requirement, fault in faults_of_host(line):
+            self.record("fault", requirement=requirement, fault=fault, line=repr(line[:200]))
         with suppress(ValueError, AttributeError):  # what is no message is served, and refused, all the same
             message = json.loads(line)
             params = message.get("params", {})
