@@ -5,6 +5,7 @@ import itertools
 import os
 import signal
 import socket
+import sys
 import time
 from array import array
 from collections.abc import Iterator
@@ -26,10 +27,10 @@ from providers.local.tests.machine import (
     until,
     wait_for_end,
 )
-from sandport_provider_local.init import MESSAGE_BYTES
+from sandport_provider_local.init import LISTENER_FD, MESSAGE_BYTES
 from sandport_provider_local.launch import spawn_init
 from sandport_provider_local.link import REQUEST_BYTES
-from sandport_provider_local.places import Place, Record
+from sandport_provider_local.places import INIT_TOKEN, Place, Record
 from sandport_sdk.testing import new_id
 
 
@@ -92,7 +93,12 @@ def init(state_dir: Path) -> Iterator[Running]:
     listener = place.listen()
     pid = spawn_init(place, record, listener, grace_ms=60_000)
     listener.close()
-    up = Running(place, record, pid)
+    yield from served(Running(place, record, pid))
+
+
+def served(up: Running) -> Iterator[Running]:
+    """It is there for a test, and then it ends in order."""
+    pid = up.pid
     up.worker()
     yield up
     for peer in up.peers:
@@ -100,6 +106,31 @@ def init(state_dir: Path) -> Iterator[Running]:
     if state_of(pid) not in "ZX":
         os.kill(pid, signal.SIGTERM)
     assert os.waitpid(pid, 0) == (pid, 0)
+
+
+PATIENT = """
+import sys
+from sandport_provider_local import init
+
+init.TERM_GRACE_S = 1e6
+sys.exit(init.main(sys.argv[1:]))
+"""
+"""An init whose grace nobody lives to see the end of."""
+
+
+@pytest.fixture
+def patient(state_dir: Path) -> Iterator[Running]:
+    place = Place(state_dir, new_id())
+    record = place.create(store_id="s", ttl_ms=600_000)
+    with place.listen() as listener:
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-c", PATIENT, str(place.path), str(record.expires_at_ms), "60000", "0"],
+            {INIT_TOKEN: record.token},
+            file_actions=[(os.POSIX_SPAWN_DUP2, listener.fileno(), LISTENER_FD)],
+            setsid=True,
+        )
+    yield from served(Running(place, record, pid))
 
 
 def start(peer: Peer, seq: int, *argv: bytes, cwd: bytes = b"/") -> int:
@@ -268,6 +299,34 @@ def test_two_kills_of_one_command_are_both_answered(init: Running) -> None:
         [b"killed", b"1", b"gone"],
     ]
     wait_for_end(pid)
+
+
+def test_a_gentle_kill_waits_for_the_end_of_the_command_and_not_for_its_grace(patient: Running) -> None:
+    word = unique_sleep()
+    worker = patient.worker()
+    start(worker, 1, b"sh", b"-c", f"sh -c \"trap '' TERM; exec sleep {word}\" & wait".encode())
+    (stays,) = started(word)
+    worker.say("kill", 1, "SANDPORT_PROCESS=1", "soon")
+    assert worker.hear() == [b"exit", b"1", b"%d" % signal.SIGTERM, b"1"]
+    assert worker.hear() == [b"killed", b"1", b"gone"]
+    wait_for_end(stays)
+
+
+def test_a_gentle_kill_is_no_hurry_until_another_one_is(patient: Running) -> None:
+    """A cancel does not wait for the grace of a time-out that came before it."""
+    word = unique_sleep()
+    worker = patient.worker()
+    start(worker, 1, b"sh", b"-c", f'trap "" TERM; sleep {word} & wait'.encode())
+    started(word)
+    worker.say("kill", 1, "SANDPORT_PROCESS=1", "soon")
+    other = start(worker, 2, b"true")
+    assert worker.hear() == [b"exit", b"2", b"0", b"0"]
+    assert len(running(word)) == 1
+    wait_for_end(other)
+    worker.say("kill", 1, "SANDPORT_PROCESS=1", "now")
+    heard = [worker.hear() for _ in range(3)]
+    assert heard.count([b"killed", b"1", b"gone"]) == 2
+    assert running(word) == []
 
 
 def test_a_gentle_kill_of_what_has_ended_does_nothing(init: Running) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from providers.local.tests.leases import Lease, unique_sleep
 from providers.local.tests.machine import running, started, wait_for_end
+from sandport_provider_local.init import TERM_GRACE_S
 from sandport_sdk.v1 import errors
 
 pytestmark = pytest.mark.anyio
@@ -52,12 +53,22 @@ async def test_a_program_that_ignores_the_request_is_killed(lease: Lease) -> Non
     """narailabs/doc-wiki#72, CherryHQ/stella#1078: SIGTERM was ignored and nothing followed."""
     result = await lease.sh('trap "" TERM; sleep 60 & wait; sleep 60', timeout_ms=AMPLE_MS)
     assert (result.ended, result.signal, result.tree) == ("timedOut", 9, "gone")
+    assert result.duration_ms >= AMPLE_MS + TERM_GRACE_S * 1000
 
 
 async def test_a_program_that_ends_in_order_on_request_is_let(lease: Lease) -> None:
     result = await lease.sh('trap "echo bye; exit 0" TERM; echo up; sleep 60 & wait', timeout_ms=AMPLE_MS)
     assert (result.ended, result.exit_code, result.signal) == ("timedOut", None, None)
     assert result.stdout.data == b"up\nbye\n"
+
+
+async def test_a_program_that_takes_a_moment_to_end_in_order_has_it(lease: Lease) -> None:
+    """`docker stop` gives 10 s, Kubernetes 30: a server closes its files, a test runner writes its report."""
+    result = await lease.sh(
+        'trap "sleep 0.5; echo saved; exit 0" TERM; echo up; while :; do sleep 0.05; done', timeout_ms=AMPLE_MS
+    )
+    assert (result.ended, result.signal, result.tree) == ("timedOut", None, "gone")
+    assert result.stdout.data == b"up\nsaved\n"
 
 
 async def test_a_command_that_ended_before_its_time_out_exited(lease: Lease) -> None:

@@ -78,8 +78,12 @@ MESSAGE_BYTES = 128 * 1024
 """What is taken in one message of the socket; the worker sends less, and more in a memfd."""
 KILL_S = 2.0
 """A kill that is not proven complete by then is answered as `signalled`."""
-TERM_GRACE_S = 0.2
-"""Between the SIGTERM and the SIGKILL of a time-out."""
+TERM_GRACE_S = 2.0
+"""Between the SIGTERM and the SIGKILL of a time-out, where the command's own process has not ended before.
+
+As long as a host gives its workers: enough to end in order on a busy machine. Less than the 10 s of `docker stop`,
+since a program past its limit has had its time, and whoever waits for the result waits for this too.
+"""
 EAGER_PASSES = 50
 """Passes of a kill that follow each other at once: what forks quickly is only caught by looking at once again."""
 PASS_S = 0.002
@@ -492,6 +496,7 @@ class Init:
                 return
             signal_group(command.pid, signal.SIGTERM)
             kill.next_at = kill.term_until = boot_time() + TERM_GRACE_S
+            kill.deadline += TERM_GRACE_S  # What is proven, and how long that may take, begins with the SIGKILL.
         if command is not None:
             command.asked = True
         self.kills.append(kill)
