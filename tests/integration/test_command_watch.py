@@ -50,9 +50,7 @@ def test_with_json_there_is_a_document_a_line(sandport: Command) -> None:
             assert found["at"] >= first["at"]
         assert found["leases"][0]["name"] == "box"
         process.send_signal(signal.SIGTERM)
-        # Read to its end: what nobody reads fills the pipe, and then it waits.
-        process.communicate(timeout=60)
-        assert process.returncode == 143
+        assert process.wait(timeout=60) == 143
 
 
 def test_a_reader_that_leaves_ends_it(sandport: Command) -> None:

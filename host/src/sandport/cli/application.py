@@ -217,9 +217,11 @@ def _usage(error: click.ClickException) -> int:
 
 
 def _known(error: Exception, settings: Settings) -> int:
-    from .failures import failure_of
+    from .failures import OutputFailed, failure_of
 
     failure = failure_of(error)
+    if failure.condition == OutputFailed.__name__ and (code := settings.interrupts.exit_code) is not None:
+        return code  # a signal ended it; that nobody read what it had to say of that is no matter
     if settings.debug or failure.condition == "Bug":
         return _unexpected(error, settings)
     if failure.code != exit_codes.CLOSED_PIPE:  # as any program in a pipe: whoever closed it knows

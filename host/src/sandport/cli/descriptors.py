@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
+from types import FrameType
 
 
 def fill_closed() -> None:
@@ -21,19 +23,39 @@ def fill_closed() -> None:
             os.set_inheritable(descriptor, True)
 
 
+class Unread(OSError):
+    """After a signal nobody took anything of what was being written, for as long as that is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.ETIMEDOUT, "nobody reads it")
+
+
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write everything, however long that takes.
+    """Write everything, however long that takes; after a signal, in the main thread, as long as somebody reads.
 
     Raises:
         OSError: It cannot be written.
     """
     view = memoryview(data)
     while view:
+        view = view[_write(descriptor, view) :]
+
+
+def is_writing(frame: FrameType) -> bool:
+    """Whether a thread is at this moment in a write that may wait, so that a signal's handler may raise `Unread`."""
+    return frame.f_code is _write.__code__
+
+
+def _write(descriptor: int, view: memoryview) -> int:
+    """One write; nothing in here needs an end in order, since a signal's handler may raise at any point."""
+    while True:
         try:
-            view = view[os.write(descriptor, view) :]
+            return os.write(descriptor, view)
         except BlockingIOError:
             # Somebody who shares the descriptor made it non-blocking; that is theirs to choose, so we wait instead.
-            _wait(descriptor, select.POLLOUT)
+            poll = select.poll()
+            poll.register(descriptor, select.POLLOUT)
+            poll.poll()
 
 
 def read_some(descriptor: int, size: int) -> bytes:
@@ -46,10 +68,6 @@ def read_some(descriptor: int, size: int) -> bytes:
         try:
             return os.read(descriptor, size)
         except BlockingIOError:
-            _wait(descriptor, select.POLLIN)
-
-
-def _wait(descriptor: int, event: int) -> None:
-    poll = select.poll()
-    poll.register(descriptor, event)
-    poll.poll()
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            poll.poll()

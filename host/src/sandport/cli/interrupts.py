@@ -3,6 +3,10 @@
 Before anything was started, and after everything was ended, a signal ends the process at once. In between the first
 one cancels what runs, so that it is cleaned up; a second one leaves without waiting. (Python itself must be up first:
 for its first hundredths of a second a signal ends it in Python's own way, and nothing has been started then.)
+
+What is cancelled may be waiting for a reader of our output who does not read, and so may what is said of the end: a
+write is begun again after a signal. From the first signal on a timer looks at what the main thread is at, and breaks
+off a write of which nothing is taken.
 """
 
 from __future__ import annotations
@@ -13,10 +17,16 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+from .descriptors import Unread, is_writing
+
 CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ECHO_S = 0.1
 """The same signal again so soon is not a second one: timeout(1), and wrappers that pass a Ctrl-C on to a group which
 the terminal has told already, send each twice. No finger is that fast."""
+READER_S = 0.5
+"""After a signal, a reader who takes nothing for so long, or at most twice as long, is not waited for."""
+ABSENT_READER_S = 0.05
+"""The same once one was not waited for: what is still to be said must not add up."""
 
 
 class Interrupts:
@@ -31,6 +41,7 @@ class Interrupts:
         self._received_at = 0.0
         self._cancel: Callable[[], object] | None = None
         self._abandon: Callable[[], object] | None = None
+        self._writing: FrameType | None = None
 
     def install(self) -> None:
         """Catch the signals; one that the parent had ignored (nohup, a background job) stays ignored."""
@@ -52,6 +63,8 @@ class Interrupts:
 
     def finish(self) -> None:
         """The exit code is settled: a signal that comes while the interpreter winds up no longer changes it."""
+        if self.received is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number in CAUGHT:
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, signal.SIG_IGN)
@@ -68,6 +81,8 @@ class Interrupts:
             self.received, self._received_at = number, now
         if self._cancel is not None:
             if first:
+                signal.signal(signal.SIGALRM, self._look)
+                signal.setitimer(signal.ITIMER_REAL, READER_S, READER_S)
                 self._cancel()
                 return
             if number == self.received and now - self._received_at < ECHO_S:
@@ -80,3 +95,13 @@ class Interrupts:
         finally:
             # Not an exception: that would pass through whatever runs, and could be caught there.
             os._exit(self.exit_code or 0)
+
+    def _look(self, _number: int, frame: FrameType | None) -> None:
+        """Break off a write in which nothing moved since the last look: one that gets on returns, and is another."""
+        writing = frame if frame is not None and is_writing(frame) else None
+        if writing is None or writing is not self._writing:
+            self._writing = writing
+            return
+        self._writing = None
+        signal.setitimer(signal.ITIMER_REAL, ABSENT_READER_S, ABSENT_READER_S)
+        raise Unread

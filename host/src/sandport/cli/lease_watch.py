@@ -16,6 +16,7 @@ from sandport.lease.info import LeaseInfo
 
 from .application import Settings
 from .descriptors import write_all
+from .failures import OutputFailed
 from .interrupts import Interrupts
 from .lease_facts import facts_of
 from .lease_list import HEAD, Choice, pending_in, row, waiting
@@ -41,7 +42,18 @@ def watch(settings: Settings, every: str, choice: Choice, *, as_json: bool) -> i
     every_s = seconds("--watch", every)
     if not as_json and (not os.isatty(1) or os.environ.get("TERM", "dumb") == "dumb"):
         raise UsageError("--watch: stdout is no terminal that can be drawn on; add --json for a document a line")
-    with _stop(settings.interrupts) as stop:
+    try:
+        _show(settings.interrupts, every_s, choice, as_json=as_json)
+    except OutputFailed:
+        if settings.interrupts.received is None:
+            raise
+        # It was to end anyway; whether somebody still reads is then no matter.
+    received = settings.interrupts.received
+    return 0 if received in {None, signal.SIGINT} else 128 + received
+
+
+def _show(interrupts: Interrupts, every_s: float, choice: Choice, *, as_json: bool) -> None:
+    with _stop(interrupts) as stop:
         if as_json:
             while True:
                 now = now_ms()
@@ -49,14 +61,12 @@ def watch(settings: Settings, every: str, choice: Choice, *, as_json: bool) -> i
                 if stop.came_within(every_s):
                     break
         else:
-            with _screen(settings.interrupts):
+            with _screen(interrupts):
                 while True:
                     now = now_ms()
                     put(_drawing(choice.look(now), now, every_s))
                     if stop.came_within(every_s):
                         break
-    received = settings.interrupts.received
-    return 0 if received in {None, signal.SIGINT} else 128 + received
 
 
 class _Stop:
