@@ -16,6 +16,7 @@ from sandport.sync.copy import Account, Bounds, LinkRule, copy_file, copy_tree, 
 from sandport.sync.descent import OPEN_DIRECTORY, Identity
 from sandport.sync.entries import FILE_MODE_BITS, RESERVED_PREFIX
 from sandport.sync.errors import SourceMissingError, SyncError, TargetBusyError, failure, printable
+from sandport.sync.interrupt import HeldInterrupt
 from sandport.sync.meter import Meter
 from sandport.sync.mirror import KnownPaths, Mirror
 from sandport.sync.paths import find_parents, find_source, open_parents, split_destination
@@ -103,8 +104,8 @@ def copy_in(
         raise ValueError("replace removes all that delete would; ask for one of them")
     path = os.fsencode(source)
     names = split_destination(destination)
-    meter = Meter(cancelled, progress)
-    with contextlib.ExitStack() as stack:
+    with HeldInterrupt(cancelled) as interrupt, contextlib.ExitStack() as stack:
+        meter = Meter(interrupt.cancelled, progress)
         source_fd, is_tree = open_host_source(path)
         stack.callback(os.close, source_fd)
         if is_tree:
@@ -202,8 +203,8 @@ def copy_out(
     """
     _check_mode(mode)
     path = os.fsencode(target)
-    meter = Meter(cancelled, progress)
-    with contextlib.ExitStack() as stack:
+    with HeldInterrupt(cancelled) as interrupt, contextlib.ExitStack() as stack:
+        meter = Meter(interrupt.cancelled, progress)
         found = find_source(root_fd, source, poll=meter.poll)
         stack.callback(os.close, found.parent_fd)
         is_tree = stat.S_ISDIR(found.status.st_mode)
