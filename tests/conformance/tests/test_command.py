@@ -140,9 +140,9 @@ def test_l4_comes_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_explain_takes_several_names(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "frame-2", "MSG-4"]) == 0
+    assert cli.main(["explain", "frame-3", "MSG-4"]) == 0
     heads = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line and not line.startswith(" ")]
-    assert heads == ["FRAME-2", "MSG-4"]
+    assert heads == ["FRAME-3", "MSG-4"]
 
 
 def test_explain_tells_the_clause_the_reason_the_fix_and_what_it_catches(capsys: pytest.CaptureFixture[str]) -> None:
