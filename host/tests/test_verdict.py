@@ -104,14 +104,33 @@ def test_iterated_output_is_counted_and_said_to_be_elsewhere() -> None:
     assert (outcome.stdout.data, outcome.stdout.total_bytes, outcome.stdout.dropped_bytes) == (b"", 3, 3)
 
 
-def test_an_error_gets_what_was_received_unless_it_says_so_itself() -> None:
+def test_an_error_gets_what_was_received_whatever_it_says_itself() -> None:
     """SWE-agent/SWE-ReX#29, inspect_ai#4108 (2, 3): partial output was thrown away."""
     _, captures = received(b"out", b"err")
-    error = with_partial(SandboxLost("gone"), captures)
-    assert error.partial == Partial(stdout=Kept(total_bytes=3, data=b"out"), stderr=Kept(total_bytes=3, data=b"err"))
-    said = Partial(stdout=Kept(total_bytes=1, data=b"x"))
-    assert with_partial(SandboxLost("gone", partial=said), captures).partial == said
+    both = Partial(stdout=Kept(total_bytes=3, data=b"out"), stderr=Kept(total_bytes=3, data=b"err"))
+    for said in (None, Partial(), Partial(stdout=Kept(total_bytes=1, data=b"x")), Partial(stdout=Kept(total_bytes=3))):
+        assert with_partial(SandboxLost("gone", partial=said), captures).partial == both
     assert with_partial(SandboxLost("gone"), received(b"", b"")[1]).partial is None
+
+
+@given(
+    came=st.binary(max_size=6),
+    limit=st.integers(0, 6),
+    head=st.binary(max_size=8),
+    tail=st.binary(max_size=3),
+    count=st.integers(0, 9),
+)
+def test_what_an_error_says_of_a_stream_agrees_with_itself_and_has_what_came(
+    came: bytes, limit: int, head: bytes, tail: bytes, count: int
+) -> None:
+    capture = Capture(limit)
+    capture.take(came)
+    said = Partial(stdout=Kept(total_bytes=count, data=head, tail=tail))
+    partial = with_partial(SandboxLost("gone", partial=said), {"stdout": capture}).partial
+    assert partial is not None
+    told, mine = partial.stdout, capture.kept()
+    assert told.total_bytes == len(told.data) + len(told.tail) + told.dropped_bytes >= max(len(came), count)
+    assert told.data.startswith(mine.data)
 
 
 def test_a_command_that_ran_on_past_its_time_out_says_so() -> None:

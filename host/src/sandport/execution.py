@@ -96,6 +96,7 @@ async def executed(
                 attachment.lose("its sandbox is gone")
                 words = f"the lease on {attachment.id} was lost: {error}; take a new lease"
                 lost = LeaseLost(words, dispatched=error.dispatched)
+                lost.partial = error.partial
                 raise with_partial(lost, captures) from None
             if isinstance(error, SandportError):
                 raise with_partial(error, captures) from None
@@ -103,6 +104,7 @@ async def executed(
         try:
             outcome = outcome_of(client.result_of(call, raw, ExecuteResult), lane, captures, spilled)
         except ProtocolViolation as error:
+            lane.divert(keep)  # what a consumer that stalled did not take came all the same
             raise with_partial(error, captures) from None
         return held_to(outcome, line)
     raise AssertionError("unreachable: the second attempt returns or raises")

@@ -138,7 +138,7 @@ class Process:
         an iteration was left is kept for it again, once `wait` is called.
 
         Raises:
-            SandportError: The output was cut, as by a crash of the worker: what came was not all.
+            SandportError: The output was cut, as by a crash of the worker: what came was not all. `partial` counts it.
         """
         self._iterations += 1
         try:
@@ -148,7 +148,10 @@ class Process:
                 finally:
                     self._lane.taken(piece[0], len(piece[1]))  # also where the iteration ends with this piece
             if self._call is not None and self._call.future.done() and not self._call.future.cancelled():
-                self._call.future.result()  # an end of the iteration is an end of the output, or raises
+                try:
+                    self._call.future.result()  # an end of the iteration is an end of the output, or raises
+                except SandportError as error:
+                    raise with_partial(error, self._captures) from None
         finally:
             self._iterations -= 1
             self._keep_unless_iterated()
@@ -162,7 +165,9 @@ class Process:
             try:
                 result = self._client.result_of(call, future.result(), WaitProcessResult)
                 end: Outcome | BaseException = outcome_of(result, self._lane, self._captures)
-            except (SandportError, asyncio.CancelledError) as error:
+            except SandportError as error:
+                end = with_partial(error, self._captures)
+            except asyncio.CancelledError as error:
                 end = error
             tell(end)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from sandport_protocol.errors import Partial
+from sandport_protocol.errors import Kept, Partial
 from sandport_protocol.v1 import CommandResult, StreamName, StreamResult
 
 from .capture import Capture
@@ -59,7 +59,27 @@ def outcome_of(
 
 
 def with_partial(error: SandportError, captures: Mapping[StreamName, Capture]) -> SandportError:
-    """The same error with what was received until then, where it does not say so itself."""
-    if error.partial is None and any(capture.total_bytes for capture in captures.values()):
-        error.partial = Partial(**{name: capture.kept() for name, capture in captures.items()})
+    """The same error with what was received until then; a worker's own word only adds what did not come."""
+    if error.partial is None and not any(capture.total_bytes for capture in captures.values()):
+        return error
+    told = error.partial or Partial()
+    error.partial = Partial(
+        **{
+            name: _joined(captures[name].kept() if name in captures else Kept(), getattr(told, name))
+            for name in Partial.__struct_fields__
+        }
+    )
     return error
+
+
+def _joined(received: Kept, told: Kept) -> Kept:
+    """What is known of one stream: the bytes that are here, and a count of all that there were.
+
+    A worker that sent its output live keeps only the count of it, and may know of bytes that it could not send.
+    """
+    is_more = len(told.data) + len(told.tail) > len(received.data) + len(received.tail)
+    kept = told if is_more and told.data.startswith(received.data) else received
+    total = max(received.total_bytes, told.total_bytes, len(kept.data) + len(kept.tail))
+    return Kept(
+        total_bytes=total, data=kept.data, tail=kept.tail, dropped_bytes=total - len(kept.data) - len(kept.tail)
+    )
