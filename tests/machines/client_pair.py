@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec import Raw
+
 from sandport.errors import CallCancelled, DeadlineExceeded, SandportError, WorkerCrashed
 from sandport_protocol.errors import Cancelled as CancelledByWorker
 from sandport_protocol.errors import Internal, ProtocolViolation, TooLarge, Unavailable, WireError
@@ -12,7 +14,11 @@ from sandport_sdk.dispatch import CLOSE_S, FINISH_S
 
 from .handlers import STREAMS, Handler, Order, content, number_in
 from .stage import DRAIN_S, GRACE_S, HEARTBEAT_S, SLACK_S, STALL_S, WEDGE_S, Caller, Stage
-from .wire_monitor import Seen
+
+
+def owner_of(timer: asyncio.TimerHandle) -> object:
+    """Whose method it calls; None for what is no method."""
+    return getattr(timer._callback, "__self__", None)  # type: ignore[attr-defined, unused-ignore]
 
 
 class ClientPair(Stage):
@@ -31,6 +37,10 @@ class ClientPair(Stage):
                 self._still_in_time(caller, now)
             self._took_what_was_sent(caller)
         self._check_slots()
+        self._check_timers()
+        if self.loop.is_idle:
+            self._check_entries()
+            self._check_worker_entries()
         self._check_wedges(now)
         if self.dispatcher.ended.done() and not self.gone:
             assert self.monitor.unanswered == [], "CALL-1: what was taken is answered before the worker ends"
@@ -61,7 +71,7 @@ class ClientPair(Stage):
                 return "deadline"
             case WorkerCrashed():
                 assert self.gone or self.closed or self._drains or self._asked_to_end(), "crashed by nobody"
-                if self._request_of(caller) is not None:
+                if self.request_of(caller) is not None:
                     assert error.dispatched == "unknown", "it was sent"
                     assert error.report is self.report, "one end, one report"
                 return "crashed"
@@ -92,11 +102,8 @@ class ClientPair(Stage):
                 known = False
         assert known, f"an error that nothing explains: {error!r} of {caller.method}, whose handler {handler.ended!r}"
 
-    def _request_of(self, caller: Caller) -> Seen | None:
-        return next((seen for seen in self.monitor.requests.values() if seen.number == caller.number), None)
-
     def _still_in_time(self, caller: Caller, now: float) -> None:
-        sent = self._request_of(caller)
+        sent = self.request_of(caller)
         if caller.deadline_s is not None:
             if sent is not None:
                 end = sent.sent_at + caller.deadline_s + GRACE_S
@@ -124,16 +131,72 @@ class ClientPair(Stage):
     def _check_slots(self) -> None:
         client = self.client
         assert client._slots.used <= client._slots.limit or self.closed
-        if self.closed or not self.loop.is_idle:
+        if not self.loop.is_idle:
             return
+        waiters = sum(not waiter.done() for waiter in client._slots._waiters)
+        if self.closed:
+            assert waiters == 0, "somebody waits in line though everything is over"
+            return
+        if not self.to_worker.ended:  # what goes into it then is seen by nobody
+            waiting = {caller.number for caller in self.callers if not caller.task.done()}
+            assert waiters == len(waiting - self.monitor.numbers), "somebody was not sent, and does not wait in line"
         open_calls = [*client._calls.values(), *client._told.values()]
         assert client._slots.used == sum(call.slotted for call in open_calls), "a slot that nobody holds"
         assert client.connection.open_requests >= len(open_calls)
         assert client._slots._full == self._writers[0].paused, "the pipe has room, or has none, and nobody knows"
-        waiting = any(not waiter.done() for waiter in client._slots._waiters)
         may_go = not client._slots._full and client._slots.used < client._slots.limit
-        assert not (waiting and may_go), "a call waits though there is a slot, and room in the pipe"
+        assert not (waiters and may_go), "a call waits though there is a slot, and room in the pipe"
         self._check_writers()
+
+    def _check_timers(self) -> None:
+        """A timer of the client's is that of an open call, or the one of all deadlines."""
+        client = self.client
+        mine = [timer for timer in self.loop.timers if owner_of(timer) in (client, client._deadlines)]
+        if self.closed:
+            assert mine == [], "a timer is left after the end"
+            return
+        open_calls = [*client._calls.values(), *client._told.values()]
+        of_calls = [call.timer for call in open_calls if call.timer is not None]
+        left = [timer for timer in mine if owner_of(timer) is client and all(timer is not one for one in of_calls)]
+        assert left == [], "a timer of a call that has ended, or a second one"
+        assert len(mine) - len(of_calls) <= 1, "two timers for all deadlines"
+
+    def _check_entries(self) -> None:
+        """What the host has noted of a call is of use to somebody, and what it learned was told."""
+        client = self.client
+        for number in self.created:
+            caller = self.callers[number - 1]
+            told = caller.outcome == "result" or isinstance(caller.settled, Raw)
+            assert told, "a sandbox was created, and nobody was told"
+        if self.closed:
+            return
+        for call in client._calls.values():
+            cancelled = client.connection.state_of(call.id) != "open"
+            assert cancelled or not call.future.done(), "nobody waits for a call that was not cancelled"
+        if self._all_is_read and client.connection.phase == "serving":
+            answered = {number for number, seen in self.monitor.requests.items() if seen.answered and seen.number}
+            assert answered.isdisjoint(client._calls), "a call is open whose answer was lost, and nobody looks for it"
+            assert answered.isdisjoint(client._told), "a call is open that was told, answered and lost"
+
+    @property
+    def _all_is_read(self) -> bool:
+        """What either side has written was read by the other."""
+        if self.gone or self.frozen_at is not None or self._unread or self.to_worker.ended:
+            return False
+        return not self.to_host and not self.to_worker
+
+    def _check_worker_entries(self) -> None:
+        """A worker's tables agree, and nothing of an answered call is left."""
+        if self.gone:
+            return
+        calls = self.dispatcher._calls
+        others = [number for number in self.dispatcher._connection.open_ids if number not in calls._open]
+        assert calls._open.keys() <= {*self.dispatcher._connection.open_ids}, "a call is open that was answered"
+        assert all(self.monitor.requests[int(number)].method == "shutdown" for number in others), "an id that is left"
+        assert calls._open or calls.idle.is_set(), "nothing is open, and the end waits for it"
+        for handler in self.desk.handlers.values():
+            if handler.call is not None and handler.call._answered:
+                assert all(pump.done() for pump in handler.pumps.values()), "output waits for a call that was answered"
 
     def _check_writers(self) -> None:
         if self.gone or self.dispatcher.ended.done():
@@ -181,9 +244,9 @@ class ClientPair(Stage):
         else:
             self._end_in_order()
         for caller in self.callers:
-            while caller.consumer is not None and not caller.consumer.done():
-                caller.permits.release()
-                self.loop.settle()
+            if caller.consumer is not None and caller.lane is not None:
+                for _ in range(len(caller.lane._pieces) + 1):
+                    caller.permits.release()
         if self._beating is not None:
             self._beating.cancel()
         self.loop.settle()
@@ -207,6 +270,7 @@ class ClientPair(Stage):
             self._settle()
             self._release_consumers()
         self.check()
+        self._use_again()
         self.shut_down()
         self._settle()
         unread = self._unread or self.to_worker.ended
@@ -221,6 +285,25 @@ class ClientPair(Stage):
                 self.wait(round((GRACE_S + WEDGE_S) * 1000))
                 self._nothing_is_open()
         self.reap()
+
+    def _use_again(self) -> None:
+        """When everything has ended, as many calls as ever are served at once, and then those behind them."""
+        if not self.serves:
+            return
+        self.to_host.write(b"\n", {})  # whatever half a line there is, ends here
+        self._settle()
+        slots, before = self.monitor.in_flight, len(self.callers)
+        for _ in range(slots + 2):
+            self.call("probe", "obey", deadline_ms=0, by_hand=False)
+        self._settle()
+        handlers = [self.desk.handlers[caller.number] for caller in self.callers[before:]]
+        assert [handler.runs for handler in handlers] == [True] * slots + [False] * 2, "less, or more, than was agreed"
+        self.check()
+        for handler in handlers:
+            self._in_loop(handler.tell, Order("return"), side="worker")
+        self._settle()
+        self.check()
+        assert [caller.outcome for caller in self.callers[before:]] == ["result"] * (slots + 2)
 
     def _nothing_is_open(self) -> None:
         """What was lost on its way is no longer waited for either, once a ping has looked for it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
@@ -11,7 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from sandport_protocol import codec
-from sandport_protocol.errors import Unavailable
+from sandport_protocol.errors import Cancelled, Internal, Unavailable
 from sandport_protocol.v1 import (
     AcquireLeaseParams,
     AttachLeaseParams,
@@ -43,7 +44,8 @@ class Order(Struct, frozen=True):
     """What a handler is told to do next."""
 
     what: str
-    """`output`, `end`, `return`, `return early` (without end marks), `unavailable`, `fault`, `exit`."""
+    """`output`, `pump` (output from a task of its own), `end`, `return`, `return early` (without end marks),
+    `unavailable`, `fault`, `exit`."""
     stream: StreamName = "stdout"
     size: int = 0
 
@@ -67,6 +69,8 @@ class Handler:
         self.process_is_gone = False
         self.writes: StreamName | None = None
         """The stream that it writes to just now, waiting for room perhaps."""
+        self.pumps: dict[StreamName, asyncio.Task[None]] = {}
+        """Its tasks that write, by stream; it does not wait for them."""
         self._waiting: asyncio.Future[None] | None = None
 
     @property
@@ -118,6 +122,10 @@ class Handler:
                     await call.output(order.stream, data)
                 finally:
                     self.writes = None
+            case "pump" if self._may_write(order.stream):
+                data = content(self.number, order.stream, call.sent(order.stream), order.size)
+                self.pumps[order.stream] = asyncio.create_task(self._pump(order.stream, data))
+                await asyncio.sleep(0)  # it begins
             case "end" if self._may_write(order.stream):
                 await call.end(order.stream, "seen")
             case "return":
@@ -133,8 +141,15 @@ class Handler:
                 raise SystemExit(3)
         return False
 
+    async def _pump(self, stream: StreamName, data: bytes) -> None:
+        assert self.call is not None
+        with contextlib.suppress(Cancelled, Internal):  # the call was cancelled, or answered meanwhile
+            await self.call.output(stream, data)
+
     def _may_write(self, stream: StreamName) -> bool:
-        call = self.call
+        call, pump = self.call, self.pumps.get(stream)
+        if pump is not None and not pump.done():
+            return False  # two writers would mix what they write
         return call is not None and call.method == "execute" and stream in call._unended()
 
     def _end_streams(self) -> None:

@@ -16,24 +16,26 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Literal
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Raw, Struct, field
 
 from sandport.closing import finished
-from sandport.errors import DeadlineExceeded, WorkerCrashed
+from sandport.errors import DeadlineExceeded, SandportError, WorkerCrashed
 from sandport.lane import OutputLane
 from sandport.worker.client import WorkerClient
+from sandport.worker.open_call import OpenCall
 from sandport.worker.report import CrashReport
 from sandport_protocol.codec import encode
 from sandport_protocol.errors import ProtocolViolation
-from sandport_protocol.limits import Limits
+from sandport_protocol.limits import DEFAULTS, Limits
 from sandport_protocol.methods import METHODS
 from sandport_protocol.v1 import ExecuteResult, InitializeParams, OutputParams, PeerInfo, ShutdownParams, StreamName
 from sandport_sdk.dispatch import CLOSE_S, FINISH_S, Dispatcher
 
 from .handlers import STREAMS, Desk, Handler, Order, Policy, params_of, provider_of
 from .pipe import Line, Pipe
-from .virtual_loop import VirtualLoop
-from .wire_monitor import Message, WireMonitor
+from .virtual_loop import VirtualLoop, is_ready
+from .wire_monitor import Message, Seen, WireMonitor
 
 LIMITS = Limits(frame_bytes=20_000, in_flight=4, credit_bytes=64, chunk_bytes=24)
 """Small ceilings, so that a machine reaches them; the waits are those of everyday."""
@@ -111,6 +113,8 @@ class Caller(Struct):
     consumer: asyncio.Task[None] | None = None
     taken: dict[str, bytes] = field(default_factory=lambda: dict.fromkeys(STREAMS, b""))
     cancelled_at: float | None = None
+    settled: Raw | SandportError | None = None
+    """What a caller that was cut off learned of its call."""
     overdrawn: bool = False
     outcome: str | None = None
 
@@ -127,6 +131,8 @@ class Stage:
         self.callers: list[Caller] = []
         self.late: list[tuple[str, object]] = []
         self.late_expected: list[tuple[str, object]] = []
+        self.created: list[int] = []
+        """Calls of which the host read that a sandbox was created, before their callers were told."""
         self.condemned: list[str] = []
         self.gone = False
         """The worker's process."""
@@ -175,11 +181,11 @@ class Stage:
         self.client.write_to(host_writer)
         host_writer.pause, host_writer.resume = self.client.pause_writing, self.client.resume_writing
         self.desk = Desk(self._begun)
-        self._in_loop(self._start_worker, worker_writer, side="worker")
         self._writers = (host_writer, worker_writer)
 
-    def _start_worker(self, writer: Writer) -> None:
-        self.dispatcher = Dispatcher(provider_of(self.desk), writer.write)
+    def _start_worker(self, writer: Writer, slots: int) -> None:
+        limits = msgspec.structs.replace(DEFAULTS, in_flight=slots)
+        self.dispatcher = Dispatcher(provider_of(self.desk), writer.write, limits=limits)
         writer.pause, writer.resume = self.dispatcher.pause_writing, self.dispatcher.resume_writing
 
     def _begun(self, number: int) -> None:
@@ -187,10 +193,21 @@ class Stage:
         if seen.answered:
             self.loop.faults.append(f"{seen.method} {number} begins after it was answered")
 
+    @property
+    def serves(self) -> bool:
+        """The worker takes calls and answers them, and the host makes some."""
+        ends = self._drains or self._unread or self.to_worker.ended
+        return not (self.gone or self.closed or ends) and self.frozen_at is None and self.desk.prepared.done()
+
     # -------------------------------------------------------------- the beginning
 
-    def begin(self, prepared: bool, flows: bool, beats: bool) -> None:
-        """Say hello; then the provider is ready or not yet, and the pipes flow by themselves or not."""
+    def begin(self, prepared: bool, flows: bool, beats: bool, slots: int = LIMITS.in_flight) -> None:
+        """Say hello; then the provider is ready or not yet, and the pipes flow by themselves or not.
+
+        The worker takes `slots` calls at once, and no more are agreed on.
+        """
+        self.monitor.in_flight = slots
+        self._in_loop(self._start_worker, self._writers[1], slots, side="worker")
         hello = InitializeParams(
             protocol_versions=(1,),
             host=PeerInfo(name="machine", version="0"),
@@ -242,8 +259,11 @@ class Stage:
         self.desk.handlers[number] = Handler(number, policy)
         caller = Caller(method, number, self.loop.time(), deadline_s)
         self.callers.append(caller)
-        make = self._execute if method == "execute" else self._ask
-        caller.task = self._host_task(make(caller, params_of(method, number, padding), by_hand))
+        caller.task = self._host_task(self._call(caller, params_of(method, number, padding), by_hand))
+
+    def request_of(self, caller: Caller) -> Seen | None:
+        """Its call, as it went over the wire."""
+        return next((seen for seen in self.monitor.requests.values() if seen.number == caller.number), None)
 
     def ping(self) -> None:
         """The host looks whether the worker lives."""
@@ -254,9 +274,27 @@ class Stage:
         with contextlib.suppress(DeadlineExceeded, WorkerCrashed):
             await self.client.ping(deadline_s=WEDGE_S)
 
-    async def _ask(self, caller: Caller, params: Struct, _: bool) -> Any:
+    async def _call(self, caller: Caller, params: Struct, by_hand: bool) -> Any:
+        if caller.method == "execute":
+            return await self._execute(caller, params, by_hand)
+        if caller.method == "acquireLease":
+            return await self._acquire(caller, params)
         method = METHODS[caller.method]
         return await self.client.call(method, params, method.result, deadline_s=caller.deadline_s)
+
+    async def _acquire(self, caller: Caller, params: Struct) -> Any:
+        """As the lease layer does it: who is cut off learns what became of the create."""
+        client, method = self.client, METHODS[caller.method]
+        call = await client.begin(method, params, deadline_s=caller.deadline_s)
+        try:
+            raw = await call.future
+        except asyncio.CancelledError:
+            await finished(self._settle_call(caller, call))
+            raise
+        return client.result_of(call, raw, method.result)
+
+    async def _settle_call(self, caller: Caller, call: OpenCall) -> None:
+        caller.settled = await self.client.settle(call)
 
     async def _execute(self, caller: Caller, params: Struct, by_hand: bool) -> ExecuteResult:
         def keep(stream: StreamName, data: bytes) -> None:
@@ -273,7 +311,7 @@ class Stage:
         try:
             raw = await call.future
         except asyncio.CancelledError:
-            await finished(client.settle(call))
+            await finished(self._settle_call(caller, call))
             raise
         finally:
             lane.close()
@@ -295,10 +333,34 @@ class Stage:
         """A caller is cut off."""
         waiting = [caller for caller in self.callers if not caller.task.done()]
         if waiting:
-            caller = waiting[pick % len(waiting)]
-            if caller.cancelled_at is None:
-                caller.cancelled_at = self.loop.time()
-            caller.task.cancel()
+            self._cut(waiting[pick % len(waiting)])
+
+    def cut(self, place: int, pick: int) -> None:
+        """A caller is cut off, in one of the places of a call's life where there is somebody."""
+        places: dict[str, list[Caller]] = {}
+        for caller in self.callers:
+            if not caller.task.done():
+                places.setdefault(self._place_of(caller), []).append(caller)
+        if places:
+            there = places[sorted(places)[place % len(places)]]
+            self._cut(there[pick % len(there)])
+
+    def cut_in_motion(self, pick: int) -> None:
+        """Somebody is cut off who has just been let in, answered or told, and goes on in the loop's next turn."""
+        waiting = [caller for caller in self.callers if not caller.task.done()]
+        if moving := [caller for caller in waiting if is_ready(caller.task)] or waiting:
+            self._cut(moving[pick % len(moving)])
+
+    def _place_of(self, caller: Caller) -> str:
+        seen = self.request_of(caller)
+        if seen is None:
+            return "in line"
+        return "answered" if seen.answered else "at the worker" if seen.delivered else "on its way"
+
+    def _cut(self, caller: Caller) -> None:
+        if caller.cancelled_at is None:
+            caller.cancelled_at = self.loop.time()
+        caller.task.cancel()
 
     def take(self, pick: int, pieces: int) -> None:
         """A consumer takes pieces of output."""
@@ -353,14 +415,18 @@ class Stage:
             if not line.spoiled:
                 self.monitor.host_reads(line.meaning)
             number = line.meaning.get("id")
-            if not line.spoiled and self._is_told(number) and number not in settled:
+            if not line.spoiled and number not in settled:
                 settled.add(number)
                 if "result" in line.meaning:
-                    self.late_expected.append(self._late(number))
+                    self._result_read(number)
         self.client.data_received(chunk)
 
-    def _is_told(self, number: object) -> bool:
-        return isinstance(number, int) and self.client.connection.state_of(number) == "told"
+    def _result_read(self, number: Any) -> None:
+        match self.client.connection.state_of(number):
+            case "told":
+                self.late_expected.append(self._late(number))
+            case "open" | "cancelling" if self.monitor.requests[number].method == "acquireLease":
+                self.created.append(self.monitor.requests[number].number)
 
     def _late(self, number: Any) -> tuple[str, object]:
         seen = self.monitor.requests[number]
@@ -378,6 +444,10 @@ class Stage:
         """The loop goes on until nothing is left to do at this time."""
         self.loop.settle()
         self._settle_if_flowing()
+
+    def come_due(self) -> None:
+        """Time passes until the next timer, which goes off in the loop's next turn."""
+        self.loop.come_due()
 
     def wait(self, ms: int) -> None:
         """Time passes; what flows by itself does so meanwhile, every so often."""

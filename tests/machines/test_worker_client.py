@@ -7,7 +7,7 @@ decays), microsoft/vscode-languageserver-node#1282 (C05, a cancel before its cal
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import strategies as st
@@ -23,6 +23,16 @@ deadlines = st.sampled_from([0, 0, 1, 1_000, 7_000, 20_000])
 waits = st.sampled_from([1, 400, 1_000, 5_000, 5_001, 12_000, 31_000])
 sizes = st.one_of(st.integers(1, 80), st.integers(80, 400), st.just(100_000))
 
+
+HAPPENINGS: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "answers come": [("deliver", {"side": "host", "size": 100_000})],
+    "words come": [("deliver", {"side": "worker", "size": 100_000})],
+    "time comes": [("come_due", {})],
+    "both come": [("come_due", {}), ("deliver", {"side": "host", "size": 100_000})],
+    "a caller is cut off": [("cut_in_motion", {"pick": 0})],
+    "another is cut off": [("cut_in_motion", {"pick": 1})],
+}
+"""What may happen in one turn of the loop, as steps."""
 TROUBLE = [*["nothing"] * 12, "freeze", "crash", "shut_down", "end_input", "end_input"]
 
 
@@ -36,9 +46,14 @@ class ClientAndDispatcher(TracedMachine):
     def pair(self) -> ClientPair:
         return cast("ClientPair", self.world)
 
-    @initialize(prepared=st.sampled_from([True, True, True, False]), flows=st.booleans(), beats=st.booleans())
-    def begin(self, prepared: bool, flows: bool, beats: bool) -> None:
-        self.step("begin", prepared=prepared, flows=flows, beats=beats)
+    @initialize(
+        prepared=st.sampled_from([True, True, True, False]),
+        flows=st.booleans(),
+        beats=st.booleans(),
+        slots=st.sampled_from([1, 2, 4, 4]),
+    )
+    def begin(self, prepared: bool, flows: bool, beats: bool, slots: int) -> None:
+        self.step("begin", prepared=prepared, flows=flows, beats=beats, slots=slots)
 
     @precondition(lambda self: not self.pair.desk.prepared.done())
     @rule(works=st.sampled_from([True, True, True, False]))
@@ -72,21 +87,43 @@ class ClientAndDispatcher(TracedMachine):
         if not really:
             self.step("call", method="execute", policy="obey", deadline_ms=0, by_hand=False, padding=30_000)
 
-    @rule(pick=pick, arrive=st.booleans())
-    def cancel(self, pick: int, arrive: bool) -> None:
-        self.step("cancel", pick=pick)
+    @rule(place=pick, pick=pick, arrive=st.booleans())
+    def cancel(self, place: int, pick: int, arrive: bool) -> None:
+        self.step("cut", place=place, pick=pick)
         if arrive:
             self.arrive("worker")
 
-    @rule(pick=pick, other=pick, turns=st.integers(0, 3))
-    def answer_and_cancel(self, pick: int, other: int, turns: int) -> None:
-        """A caller is cut off in one of the turns in which an answer is passed on."""
+    @precondition(lambda self: self.pair.serves)
+    @rule(
+        crowd=st.lists(st.tuples(methods, policies, deadlines), min_size=1, max_size=3),
+        answers=st.integers(1, 2),
+        pick=pick,
+        happenings=st.lists(
+            st.tuples(st.sampled_from(["answers come", *HAPPENINGS]), st.sampled_from([0, 1, 1, 2])),
+            min_size=2,
+            max_size=3,
+        ),
+    )
+    def meet(
+        self,
+        crowd: list[tuple[str, str, int]],
+        answers: int,
+        pick: int,
+        happenings: list[tuple[str, int]],
+    ) -> None:
+        """While callers wait in line and answers are on their way, things happen within a few turns of the loop."""
         self.step("flow", on=False)
-        self.step("order", pick=pick, what="return")
+        for method, policy, deadline_ms in crowd:
+            self.step("call", method=method, policy=policy, deadline_ms=deadline_ms, by_hand=False)
+        self.arrive("worker")
+        for _ in range(answers):
+            self.step("order", pick=pick, what="return")
         self.step("settle")
-        self.step("deliver", side="host", size=100_000)
-        self.step("turn", count=turns)
-        self.step("cancel", pick=other)
+        for happening, turns in happenings:
+            for name, arguments in HAPPENINGS[happening]:
+                self.step(name, **arguments)
+            if turns:
+                self.step("turn", count=turns)
         self.step("settle")
 
     @rule(pick=pick, turns=st.integers(0, 2))
@@ -116,9 +153,17 @@ class ClientAndDispatcher(TracedMachine):
         if arrive:
             self.arrive("host")
 
-    @rule(pick=pick, stream=st.sampled_from(["stdout", "stderr"]), size=st.integers(1, 200))
-    def output(self, pick: int, stream: str, size: int) -> None:
-        self.step("order", pick=pick, what="output", stream=stream, size=size)
+    @rule(
+        pick=pick,
+        stream=st.sampled_from(["stdout", "stderr"]),
+        size=st.integers(1, 200),
+        aside=st.booleans(),
+        then=st.sampled_from(["go on", "go on", "return", "unavailable"]),
+    )
+    def output(self, pick: int, stream: str, size: int, aside: bool, then: str) -> None:
+        self.step("order", pick=pick, what="pump" if aside else "output", stream=stream, size=size)
+        if then != "go on":
+            self.step("order", pick=pick, what=then)
 
     @rule(pick=pick, stream=st.sampled_from(["stdout", "stderr"]))
     def end_mark(self, pick: int, stream: str) -> None:
@@ -148,14 +193,24 @@ class ClientAndDispatcher(TracedMachine):
 
     # ---------------------------------------------------------------- what should not happen
 
-    @rule(kind=st.sampled_from(["nothing"] * 4 + ["half", "print", "nobody", "again", "overdraw"]), pick=pick)
+    @rule(kind=st.sampled_from(["nothing"] * 4 + ["half", "print", "nobody", "again", "overdraw", "lose"]), pick=pick)
     def misbehave(self, kind: str, pick: int) -> None:
         if kind == "again":
             self.step("answer_again", pick=pick)
         elif kind == "overdraw":
             self.step("overdraw", pick=pick)
+        elif kind == "lose":
+            self.lose_an_answer(pick)
         elif kind != "nothing":
             self.step("stray", what=kind)
+
+    def lose_an_answer(self, pick: int) -> None:
+        """An answer stands behind half a line, and whatever the host does about that arrives."""
+        self.step("stray", what="half")
+        self.step("order", pick=pick, what="return")
+        self.arrive("host")
+        self.arrive("worker")
+        self.arrive("host")
 
     @rule(kind=st.sampled_from(TROUBLE), keep=sizes)
     def trouble(self, kind: str, keep: int) -> None:

@@ -54,6 +54,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Whether there is nothing to run at this time."""
         return not self._ready  # type: ignore[attr-defined, unused-ignore]
 
+    @property
+    def timers(self) -> list[asyncio.TimerHandle]:
+        """Those that will go off."""
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined, unused-ignore]
+        return [timer for timer in scheduled if not timer.cancelled()]
+
+    def come_due(self) -> None:
+        """Let the time of the next timer come: it goes off in the next turn, behind what is ready by then."""
+        if self.is_idle and (timers := self.timers):
+            self._now = max(self._now, min(timer.when() for timer in timers))
+
     def turn(self, count: int = 1) -> None:
         """Run what is ready, so many times, and not what becomes ready meanwhile."""
         for _ in range(count):
@@ -79,6 +90,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _on_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.faults.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+
+def is_ready(task: asyncio.Task[Any]) -> bool:
+    """Whether it runs in the loop's next turn: it has not begun, or what it waited for is there."""
+    waits_for: asyncio.Future[Any] | None = task._fut_waiter  # type: ignore[attr-defined, unused-ignore]
+    return not task.done() and (waits_for is None or waits_for.done())
 
 
 class LoopClock:

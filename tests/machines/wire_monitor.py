@@ -45,6 +45,8 @@ class WireMonitor:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self.in_flight = limits.in_flight
+        """What the hello agrees on."""
         self.requests: dict[int, Seen] = {}
         self.answers: list[bytes] = []
         """Every answer of the worker, as it was written."""
@@ -57,6 +59,16 @@ class WireMonitor:
         """Requests that the worker has taken and not answered, oldest first."""
         return [number for number, seen in self.requests.items() if seen.delivered and not seen.answered]
 
+    @property
+    def numbers(self) -> set[int]:
+        """The calls that were sent."""
+        return {seen.number for seen in self.requests.values()}
+
+    @property
+    def _calls_open(self) -> int:
+        calls = (seen for seen in self.requests.values() if KIND_OF.get(seen.method, "call") == "call")
+        return sum(not seen.answered for seen in calls)
+
     def host_writes(self, line: bytes, now: float) -> Message:
         """A frame of the host."""
         message: Message = json.loads(line)
@@ -68,6 +80,7 @@ class WireMonitor:
             kind = KIND_OF.get(method, "call")
             assert not (self._shut_down and kind == "call"), "a call after the shutdown"
             self._shut_down = self._shut_down or method == "shutdown"
+            assert kind != "call" or self._calls_open < self.in_flight, "CALL-4: more calls than were agreed"
             self.requests[number] = Seen(method, now, _number_in(method, params), live=params.get("live", False))
         elif method == "cancel":
             seen = self.requests.get(params["id"])
