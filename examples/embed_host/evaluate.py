@@ -2,10 +2,14 @@
 
     python examples/embed_host/evaluate.py
     python examples/embed_host/evaluate.py --environment staging --at-once 8 --json
+    python examples/embed_host/evaluate.py --isolation prefer
 
 A task is a program and the answer that it should print. Most of those here are well; one hangs, one floods its output,
 one dies and one leaves a daemon behind. None of them can hurt the loop or each other: each is a row of the table, and
 when the loop ends, after a Ctrl-C too, so has everything that it started.
+
+What a model wrote is nothing to run with your own rights: where `local` cannot isolate a sandbox, nothing is judged,
+unless --isolation says otherwise; then the host warns of each lease, on stderr.
 
 Exit codes: 0 every task was judged, well or not; 1 some could not be; 2 none can be, and why; 130 interrupted.
 """
@@ -19,9 +23,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from sandport import Host, SandportError
-from sandport.errors import UsageError, WorkerStartFailed
+from sandport.errors import NotSupported, UsageError, WorkerStartFailed
 
 TIMEOUT_S = 3.0
 KEPT_BYTES = 4096
@@ -68,11 +73,12 @@ def tasks() -> list[Task]:
     return well + ill
 
 
-async def judged(host: Host, environment: str, task: Task) -> Verdict:
+async def judged(host: Host, environment: str, config: dict[str, Any], task: Task) -> Verdict:
     """Run one task in a sandbox of its own.
 
     Raises:
-        UsageError, WorkerStartFailed: Nothing can be judged here: a wrong name, wrong settings, a broken provider.
+        UsageError, NotSupported, WorkerStartFailed: Nothing can be judged here: a wrong name, wrong settings, no
+            isolation, a broken provider.
     """
     began = time.monotonic()
 
@@ -81,10 +87,10 @@ async def judged(host: Host, environment: str, task: Task) -> Verdict:
         return Verdict(task=task.name, passed=passed, why=why, seconds=seconds, output_bytes=output_bytes)
 
     try:
-        async with host.lease(environment, run="evaluation", ttl_s=60 + 10 * TIMEOUT_S) as sandbox:
+        async with host.lease(environment, config=config, run="evaluation", ttl_s=60 + 10 * TIMEOUT_S) as sandbox:
             await sandbox.write_bytes("program.sh", task.program.encode())
             outcome = await sandbox.execute(["sh", "program.sh"], timeout_s=TIMEOUT_S, output_limit_bytes=KEPT_BYTES)
-    except (UsageError, WorkerStartFailed):
+    except (UsageError, NotSupported, WorkerStartFailed):
         raise  # no other task would fare better
     except SandportError as error:
         # Not the program's doing: no sandbox, a lost connection. The task may be tried again; this is no verdict.
@@ -105,8 +111,16 @@ async def judged(host: Host, environment: str, task: Task) -> Verdict:
     )
 
 
-async def evaluate(environment: str, work: Sequence[Task], *, at_once: int) -> list[Verdict]:
+async def evaluate(
+    environment: str, work: Sequence[Task], *, at_once: int, config: dict[str, Any] | None = None
+) -> list[Verdict]:
     """Judge every task, so many at once; the verdicts come in the order of the tasks.
+
+    Args:
+        environment: Where sandboxes come from.
+        work: The tasks.
+        at_once: How many sandboxes there are at a time.
+        config: The provider's, for each of them.
 
     Raises:
         ExceptionGroup: Of what `judged` raises; whatever ran beside it was cancelled, and has ended.
@@ -119,7 +133,7 @@ async def evaluate(environment: str, work: Sequence[Task], *, at_once: int) -> l
         async def one(task: Task) -> Verdict:
             nonlocal done
             async with places:
-                found = await judged(host, environment, task)
+                found = await judged(host, environment, config or {}, task)
             done += 1
             print(f"{done}/{len(work)} {task.name}: {found.why}", file=sys.stderr)
             return found
@@ -143,13 +157,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; answers its exit code."""
     parser = argparse.ArgumentParser(description="Judge a list of tasks, each in a sandbox of its own.")
     parser.add_argument("--environment", default="local", help="a provider, or an environment of sandport.toml")
+    parser.add_argument(
+        "--isolation",
+        choices=("require", "prefer", "none"),
+        help="of provider local; require unless told otherwise",
+    )
     parser.add_argument("--at-once", type=int, default=20, help="how many sandboxes at once (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of the table")
     chosen = parser.parse_args(arguments)
     if chosen.at_once < 1:
         parser.error("--at-once: give 1 or more")
+    isolation = chosen.isolation or ("require" if chosen.environment == "local" else None)
+    config = {} if isolation is None else {"isolation": isolation}
     try:
-        verdicts = asyncio.run(evaluate(chosen.environment, tasks(), at_once=chosen.at_once))
+        verdicts = asyncio.run(evaluate(chosen.environment, tasks(), at_once=chosen.at_once, config=config))
     except KeyboardInterrupt:
         print("interrupted; the sandboxes have ended", file=sys.stderr)
         return 130

@@ -322,6 +322,9 @@ def test_that_nothing_isolates_is_said_before_anything_runs_whatever_is_asked_fo
     assert again.lines[1:] == ["ran"]
     assert sandport("leases", "end", "bare", env=env).code == 0
     assert sandport("run", "-c", "isolation=none", "--", "true", env=env).err == ""
+    for log_format in ("plain", "json"):
+        loud = sandport("run", "--log-format", log_format, "--", "true", env=env).lines
+        assert len([line for line in loud if "nothing isolates" in line]) == 1
 
 
 def test_verbose_says_what_is_done(sandport: Command) -> None:

@@ -1,6 +1,7 @@
 """A sandbox that was asked for is had, or gone: whatever happens on the way, none is left."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,11 +10,12 @@ import pytest
 
 from sandport.errors import LeaseLost, NotSupported, ProtocolViolation, QuotaExceeded, Unavailable, UsageError
 from sandport.host import Host
+from sandport.log import LEASE_NOTE
 from sandport.sandbox import Sandbox
 from sandport_protocol.limits import Limits
 from sandport_protocol.v1 import Egress
 from tests.integration.conftest import OpenHost
-from tests.integration.stage import Journal, Records, eventually, worker
+from tests.integration.stage import ROOT, Journal, Records, eventually, worker
 
 pytestmark = pytest.mark.anyio
 
@@ -110,6 +112,20 @@ async def test_an_egress_that_is_enforced_is_a_lease(open_host: OpenHost, journa
     ):
         assert sandbox.lease.egress == grant
     assert [entry["left"] for entry in journal.of("destroyed")] == [0]
+
+
+async def test_what_the_provider_notes_of_a_lease_is_warned_of_once(open_host: OpenHost, records: Records) -> None:
+    """Such as that nothing isolates it, which nobody hears who does not think of reading the lease's notes."""
+    async with open_host(plain=(sys.executable, str(ROOT / "examples" / "stdlib_worker" / "worker.py"))) as host:
+        async with host.lease("plain", keep=True, name="noted") as sandbox:
+            (note,) = sandbox.lease.notes
+            assert "nothing isolates" in note
+            noted = [(level, fields) for level, event, fields in records.lines if event == LEASE_NOTE]
+            assert noted == [("warning", {"note": note, "provider": "plain", "sandbox": sandbox.id})]
+        async with host.attach("noted") as again:
+            assert again.lease.notes == (note,)
+        await host.end_lease("noted")
+    assert records.texts().count(LEASE_NOTE) == 1
 
 
 async def test_a_worker_that_dies_in_an_acquire_is_replaced_and_asked_what_there_is(

@@ -53,10 +53,35 @@ def test_a_home_that_cannot_be_used_is_told_in_two_lines(
     assert "SANDPORT_HOME" in capsys.readouterr().err.splitlines()[1]
 
 
+def test_without_isolation_nothing_is_judged_unless_that_is_meant(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("SANDPORT_HOME", str(tmp_path / "home"))
+    barred = tmp_path / "bin" / "bwrap"
+    barred.parent.mkdir()
+    barred.write_text("#!/bin/sh\ncase $1 in --version) echo bubblewrap 0.8.0; exit;; esac\nexit 1\n")
+    barred.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{barred.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(example, "tasks", lambda: tasks()[:1])
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert (out, caplog.text) == ("", "")
+    assert "isolat" in err
+    assert main(["--isolation", "prefer"]) == 0
+    assert "1 of 1 passed" in capsys.readouterr().out
+    assert caplog.text.count("nothing isolates this sandbox") == 1
+    caplog.clear()
+    assert main(["--isolation", "none"]) == 0
+    assert caplog.text == ""
+
+
 @pytest.mark.slow
 def test_a_ctrl_c_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
     environ = {**os.environ, "SANDPORT_HOME": str(tmp_path / "home")}
-    command = [sys.executable, example.__file__]
+    command = [sys.executable, example.__file__, "--isolation", "prefer"]
     with subprocess.Popen(
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

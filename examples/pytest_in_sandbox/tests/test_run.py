@@ -1,10 +1,14 @@
 """The example does what its README says."""
 
+import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
+from examples.pytest_in_sandbox import run as example
 from examples.pytest_in_sandbox.run import main
 
 TESTS = """
@@ -45,6 +49,19 @@ def test_the_report_comes_home_and_the_code_is_pytests_own(
 def test_what_comes_after_two_dashes_is_pytests(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main([str(project), "--", "-k", "good"]) == 0
     assert "1 passed, 1 deselected" in capfd.readouterr().out
+
+
+@pytest.mark.slow
+def test_that_nothing_isolates_the_tests_is_said(project: Path, tmp_path: Path) -> None:
+    barred = tmp_path / "bin" / "bwrap"
+    barred.parent.mkdir()
+    barred.write_text("#!/bin/sh\ncase $1 in --version) echo bubblewrap 0.8.0; exit;; esac\nexit 1\n")
+    barred.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{barred.parent}{os.pathsep}{os.environ['PATH']}"}
+    command = [sys.executable, example.__file__, str(project), "--", "-k", "good"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("nothing isolates this sandbox") == 1
 
 
 def test_what_is_wrong_is_told_in_a_line_or_two(

@@ -15,6 +15,8 @@ Write = Callable[[Level, str, dict[str, Any]], None]
 Redact = Callable[[str], str]
 """The text as it may be written; never raises."""
 
+LEASE_NOTE: Final = "the provider has a note on this lease"
+"""The event of a note, whose text is in the field `note`: it is the provider's."""
 ORDER: Final[dict[Level, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 """Levels by severity, as in the standard library."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from sandport.log import Log
+from sandport.log import LEASE_NOTE, Log
 from sandport.worker.stderr import Level
 
 from .application import Settings
@@ -46,6 +46,8 @@ class Records:
                 write_one()
 
     def _plain(self, level: Level, event: str, fields: dict[str, Any]) -> None:
+        if event == LEASE_NOTE:
+            return  # the command itself says it, also where no warnings are asked for
         self._note(level, event)
         if level in {"error", "critical"}:
             self.told.append(unicode_text(event))
@@ -55,6 +57,8 @@ class Records:
         self._write(lambda: say("\n".join([f"{level}: {printable(first)}{printable(rest)}", *further])))
 
     def _json(self, level: Level, event: str, fields: dict[str, Any]) -> None:
+        if event == LEASE_NOTE:
+            return
         self._note(level, event)
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + "Z"
         record = {"time": moment, "level": level, "event": event} | fields

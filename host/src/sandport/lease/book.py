@@ -15,7 +15,7 @@ from typing import Any
 from sandport.clock import Clock
 from sandport.closing import finished, finished_within
 from sandport.errors import LeaseLost, SandportError
-from sandport.log import Log
+from sandport.log import LEASE_NOTE, Log
 from sandport.numbers import Timing
 from sandport.rate_limits import RateLimits, key_of
 from sandport.sandbox import Sandbox
@@ -162,6 +162,9 @@ class Book:
             await self._given_up(acquiring, request, error)
             raise
         self._creates.pop(request.sandbox_id, None)
+        for note in acquired.lease.notes:
+            # Such as that nothing isolates the sandbox: whoever never reads the lease's notes hears it all the same.
+            self._log("warning", LEASE_NOTE, note=note, provider=request.provider, sandbox=request.sandbox_id)
         attachment = self._attachment(request, acquired.lease.handle, workers, worker=acquired.worker)
         tenure = self._tenure(acquiring.ref, request, attachment)
         witness = self._witness.sandbox(request)
