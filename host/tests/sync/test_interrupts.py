@@ -63,6 +63,9 @@ class Tracer:
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
         before = sys.gettrace()
+        sys._getframe().f_trace_opcodes = (
+            self._by_instruction
+        )  # 3.12 asks before the first call whether anybody wants them
         sys.settrace(self._enter)
         try:
             yield
@@ -127,6 +130,8 @@ def children() -> list[str]:
 
 def struck_everywhere(stage: Stage, wanted: Callable[[str], bool], *, by_instruction: bool = False) -> int:
     """Interrupt a copy at each of its moments in turn; how many those were."""
+    assert not stage.run(Tracer(wanted, by_instruction=by_instruction))
+    # Again: 3.13 traces the instructions of a function from its second call on.
     known = Tracer(wanted, by_instruction=by_instruction)
     assert not stage.run(known)
     for moment in known.moments:
