@@ -23,7 +23,7 @@ from sandport_protocol.v1 import (
 )
 
 from .capture import Capture
-from .closing import finished_within
+from .closing import finished_within, outliving
 from .errors import SandportError
 from .lane import OutputLane
 from .outcome import Outcome
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 WRITE_BYTES = 256 * 1024
 """One `writeProcess`: four may be open for a process, so up to 1 MiB is under way."""
+OPEN_WRITES = 4
+"""More than these wait here (PRC-11)."""
 
 
 class Calls(Protocol):
@@ -54,6 +56,7 @@ class ProcessInput:
         self._sandbox = sandbox
         self._process_id = process_id
         self._ended = False
+        self._open_writes = asyncio.Semaphore(OPEN_WRITES)
 
     async def write(self, data: bytes) -> int:
         """How many bytes the process's pipe took: all of them, or fewer where it closed its input.
@@ -81,12 +84,14 @@ class ProcessInput:
             await self._write(b"", end=True)
 
     async def _write(self, data: bytes, *, end: bool) -> int:
-        result: WriteProcessResult = await self._sandbox.call(
-            "writeProcess",
-            WriteProcessParams(sandbox_id=self._sandbox.id, process_id=self._process_id, data=data, end=end),
-            WriteProcessResult,
-            deadline_s=None,  # a process may take its time to read; its end answers an open write
-        )
+        params = WriteProcessParams(sandbox_id=self._sandbox.id, process_id=self._process_id, data=data, end=end)
+        async with self._open_writes:  # whoever waits is served in order
+            result: WriteProcessResult = await self._sandbox.call(
+                "writeProcess",
+                params,
+                WriteProcessResult,
+                deadline_s=None,  # a process may take its time to read; its end answers an open write
+            )
         return result.taken_bytes
 
 
@@ -253,7 +258,7 @@ class Process:
         call = self._call
         if self._ended or (call is not None and call.future.done() and call.future.exception() is None):
             return
-        await finished_within(asyncio.ensure_future(self._end()), self._timing.close_grace_s)
+        await finished_within(outliving(self._end()), self._timing.close_grace_s)
 
     async def _end(self) -> None:
         self._closing = True

@@ -122,7 +122,9 @@ class Careless:
         self.note("cancel", {"id": _WORK_ID})
         command: Json = {"sandboxId": _SANDBOX, "argv": argv, "config": config}
         if "--start" in words:
-            answer = self.request(_WORK_ID, "startProcess", {**command, "processId": "p1"})
+            answer = self.request(_WORK_ID, "startProcess", {**command, "processId": "p1", "stdin": "--write" in words})
+            if "--write" in words:
+                answer = self.write(int(words[words.index("--write") + 1]))
         else:
             answer = self.request(_WORK_ID, "execute", {**command, "live": True})
         if "--stall" in words:
@@ -133,6 +135,15 @@ class Careless:
         if "--fetch" in words:
             answered["fetched"] = self.fetch_files(Path(words[words.index("--fetch") + 1]))
         return answered
+
+    def write(self, writers: int) -> Json:
+        """All input at once, and the end; the answer of a wait for the process."""
+        for number in range(writers):
+            piece = {"sandboxId": _SANDBOX, "processId": "p1", "data": "eA==", "end": number == writers - 1}
+            self.send({"jsonrpc": "2.0", "id": 30 + number, "method": "writeProcess", "params": piece})
+        for _ in range(writers):
+            self.answer()
+        return self.request(29, "waitProcess", {"sandboxId": _SANDBOX, "processId": "p1"})
 
     def meet(self, request_id: int, method: str, path: str) -> socket.socket:
         """The worker's connection, to a socket that stands where everybody's temporary files are."""

@@ -111,7 +111,11 @@ class Adapter:
 
     async def started(self, sandbox: Sandbox) -> Outcome:
         """The command as a process."""
-        async with sandbox.start(self.options.argv, timeout_s=self.options.timeout) as process:
+        writers = self.options.write
+        async with sandbox.start(self.options.argv, stdin=writers > 0, timeout_s=self.options.timeout) as process:
+            await asyncio.gather(*(process.stdin.write(b"x") for _ in range(writers)))
+            if writers:
+                await process.stdin.close()
             return await process.wait()
 
     async def stalled(self, sandbox: Sandbox) -> dict[str, Any]:
@@ -196,6 +200,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--linger", type=float, default=0.0)
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--start", action="store_true")
+    parser.add_argument("--write", type=int, default=0)
     parser.add_argument("--stall", action="store_true")
     parser.add_argument("--send")
     parser.add_argument("--fetch")

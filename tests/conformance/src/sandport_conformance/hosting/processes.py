@@ -12,6 +12,9 @@ from .stage import Stage
 _STOP_S = 40.0
 """All steps of a stop, with the host's own start, on a busy machine."""
 
+_WRITERS = 12
+_OPEN_WRITES = 4
+
 
 @host_check(
     "PROC-20",
@@ -148,3 +151,16 @@ def long_log_line(stage: Stage) -> None:
     played = stage.play("processes:LongLogLine", "--again", memory="long log line")
     played.succeeded()
     played.succeeded("next")
+
+
+@host_check(
+    "PRC-11",
+    why="Input that a process does not read piles up at its worker, and takes the places of all other calls.",
+    broken="sends whatever its callers write at once, and lets the worker keep it",
+)
+def few_writes(stage: Stage) -> None:
+    """Of what many callers write to one process at once, four writes are open at the worker, and all of it arrives."""
+    played = stage.play("processes:TakesInputSlowly", "--start", "--write", str(_WRITERS), argv=("cat",))
+    played.succeeded(stdout_bytes=_WRITERS)
+    most = max((entry["open"] for entry in played.events("writes")), default=0)
+    expect(0 < most <= _OPEN_WRITES, f"{most} writes were open at once")

@@ -12,6 +12,8 @@ from sandport_conformance.mutants.healthy import Call, Healthy, Json
 from .hellos import LAST_WORDS
 from .impostor import Impostor
 
+_A_WHILE_S = 0.3
+
 
 class Deaf(Impostor):
     """Ends for nothing but SIGKILL."""
@@ -105,3 +107,22 @@ class LongLogLine(Impostor):
                 left = left[os.write(2, left) :]
         self.say("")
         return Healthy.handle(self, call)
+
+
+class TakesInputSlowly(Impostor):
+    """Takes a while for each piece of input, so that whatever the host has to say is said meanwhile."""
+
+    writes = 0
+
+    def handle(self, call: Call) -> Json:
+        if call.method != "writeProcess":
+            return super().handle(call)
+        with self.lock:
+            self.writes += 1
+            self.record("writes", open=self.writes)
+        call.cancelled.wait(_A_WHILE_S)
+        try:
+            return super().handle(call)
+        finally:
+            with self.lock:
+                self.writes -= 1
