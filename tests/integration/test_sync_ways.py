@@ -422,6 +422,18 @@ def scratch_in(folder: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_the_state_of_the_host_is_not_emptied_by_a_mirror(ways: Ways, way: str) -> None:
+    home = ways.folder / "home"
+
+    async def out(target: Path) -> None:
+        await ways.sandboxes[way].sync_out(".", target, delete=True, dry_run=True)
+
+    for target in (home, home.parent):
+        with pytest.raises(UnsafeTargetError, match="Sandport keeps its state there"):
+            ways.run(out(target))
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_what_was_copied_in_is_not_emptied_by_a_mirror_on_the_way_out(ways: Ways, way: str) -> None:
     folder = ways.fresh()
     source = folder / "source"

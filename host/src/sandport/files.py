@@ -47,14 +47,19 @@ class Way(enum.Enum):
 class Files:
     """The files of one sandbox.
 
+    Args:
+        commands: What runs in it.
+        state: Where the host keeps its state; a mirror on the way out must not empty it.
+
     Attributes:
         way: The way to take; None for the best that there is.
     """
 
-    def __init__(self, commands: Commands, timing: Timing) -> None:
+    def __init__(self, commands: Commands, timing: Timing, *, state: bytes | None = None) -> None:
         self.way: Way | None = None
         self._commands = commands
         self._timing = timing
+        self._state = state
         self._far: FarFiles | None = None
         self._sources: dict[bytes, None] = {}
         """What was copied in from this machine: a mirror on the way out must not empty it."""
@@ -119,7 +124,7 @@ class Files:
 
         source = self._below(remote)
         if choice.delete:
-            choice = structs.replace(choice, protect=tuple(self._sources))
+            choice = structs.replace(choice, protect=tuple(self._sources), state=self._state)
         most_bytes = DEFAULT_MAX_BYTES if max_bytes is None else max_bytes
         most_entries = DEFAULT_MAX_ENTRIES if max_entries is None else max_entries
         if await self._chosen() is not Way.LOCAL:
@@ -145,6 +150,7 @@ class Files:
                 selection=selection,
                 delete=choice.delete,
                 protect=choice.protect,
+                state=choice.state,
                 dry_run=dry_run,
                 max_bytes=most_bytes,
                 max_entries=most_entries,

@@ -81,6 +81,7 @@ class Sandbox:
         *,
         timing: Timing,
         witness: SandboxWitness = NO_SANDBOX_WITNESS,
+        state: bytes | None = None,
     ) -> None:
         self.id = request.sandbox_id
         self.lease_id = tenure.lease_id
@@ -99,7 +100,7 @@ class Sandbox:
             timing=timing,
             witness=witness,
         )
-        self._files = Files(self, timing)
+        self._files = Files(self, timing, state=state)
 
     @property
     def working_directory(self) -> bytes:
@@ -343,7 +344,8 @@ class Sandbox:
             exclude: What is left out, in gitignore's patterns, relative to `remote`.
             gitignore: Leave out what the tree's own `.gitignore` files say as well.
             delete: Remove from `local` what `remote` has not, but nothing that is left out. Refused for `/`, the home
-                directory, what lies above the current directory, and the root of a git work tree.
+                directory, the current directory, the running Python (its virtual environment, too), the host's state,
+                what holds one of them, and the root of a git work tree.
             dry_run: Write nothing; the result says what would have been done.
             max_bytes, max_entries: Ceilings on what is taken; 8 GiB and 1,000,000 by default.
             on_progress: As in `sync_in`; where an archive comes, bytes so far and no totals until it is whole.

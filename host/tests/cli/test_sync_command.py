@@ -116,6 +116,9 @@ def test_a_folder_goes_in_is_mirrored_and_comes_back(box: Command, tree: Path) -
     assert (back / "other.tmp").exists()
     done = box("sync", "out", "box", ".", "..", "--delete")
     assert done.code == 125, "what is above the current folder is no mirror"
+    done = box("sync", "out", "box", ".", ".", "--delete")
+    assert done.code == 125, "nor is the current folder itself"
+    assert "it is the current directory" in done.err
     assert (back / "other.tmp").exists()
 
     # Destroyed, then replaced.

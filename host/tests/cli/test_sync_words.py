@@ -30,7 +30,7 @@ WRONG = [
     (["sync", "in", "box", ".", "--replace", "--delete"], "--replace and --delete: give one of them"),
     (["sync", "in", "box", ".", "-q", "-v"], "-q and -v: give one of them"),
     (["sync", "out", "box", ".."], "say where to put it, as in sandport sync out box .. LOCAL"),
-    (["sync", "out", "box", ".", "--delete"], "--delete: would empty the current folder; say so, or where else"),
+    (["sync", "out", "box", ".", "--delete"], "--delete: would empty the current folder; say where to"),
     (["sync", "out", "box", "x", "--max-bytes", "much"], "--max-bytes much: expected a number of bytes above 0"),
     (["sync", "out", "box", "x", "--max-entries", "0"], "--max-entries 0: expected a number above 0"),
     (["sync", "in", "box", ".", "--max-bytes", "1"], "No such option '--max-bytes'"),

@@ -343,17 +343,29 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("inputs", "comes from there"),
         ("sandbox", "comes from there"),
         (".", "comes from there|home directory|current directory"),
-        ("here", "current directory"),
+        ("here", "current directory lies below"),
+        ("here/below", "it is the current directory"),
+        ("venv", "the Python that runs this"),
+        ("venv-of/project", "the Python that runs this"),
+        ("pyenv/versions", "the Python that runs this"),
+        ("state", "its state"),
+        ("state-of/user", "its state"),
     ],
 )
 def test_some_directories_are_never_emptied(
     sandbox: Sandbox, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, target: str, why: str, dry_run: bool
 ) -> None:
     make(sandbox.path / "out", Directory({b"f": File(b"new")}))
-    for name in ("project/.git", "worktree", "inputs/source", "here/below"):
+    for name in ("project/.git", "worktree", "inputs/source", "here/below", "venv", "state/workers"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "worktree/.git").write_text("gitdir: elsewhere\n")
     (tmp_path / "to-home").symlink_to(home)
+    (tmp_path / "venv-of/project/.venv").mkdir(parents=True)
+    (tmp_path / "pyenv/versions/3").mkdir(parents=True)
+    (tmp_path / "state-of/user/sandport").mkdir(parents=True)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ("venv" if target == "venv" else "venv-of/project/.venv")))
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path / "pyenv/versions/3"))
+    state = tmp_path / ("state" if target == "state" else "state-of/user/sandport")
     monkeypatch.chdir(tmp_path / "here/below")
     before = look(tmp_path)
     with pytest.raises(UnsafeTargetError, match=why) as caught:
@@ -363,6 +375,7 @@ def test_some_directories_are_never_emptied(
             tmp_path / target,
             delete=True,
             protect=[tmp_path / "inputs/source", tmp_path / "missing"],
+            state=state,
             dry_run=dry_run,
         )
     assert caught.value.dispatched == "no"
@@ -393,8 +406,11 @@ def test_the_current_directory_itself_may_be_mirrored_into(
     make(sandbox.path / "out", Directory({b"f": File(b"new")}))
     make(tmp_path / "here", Directory({b"gone": File()}))
     monkeypatch.chdir(tmp_path / "here")
-    copy_out(sandbox.fd, b"out", ".", delete=True)
-    assert names_below(tmp_path / "here") == {b"f"}
+    with pytest.raises(UnsafeTargetError, match="it is the current directory"):
+        copy_out(sandbox.fd, b"out", ".", delete=True)
+    assert names_below(tmp_path / "here") == {b"mine"}
+    copy_out(sandbox.fd, b"out", ".")
+    assert names_below(tmp_path / "here") == {b"f", b"mine"}
 
 
 def test_a_current_directory_that_is_gone_keeps_nobody_from_a_mirror(

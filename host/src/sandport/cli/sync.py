@@ -122,7 +122,7 @@ def in_(settings: Settings, /, **options: Any) -> int:
     short_help="Copy a file, or a folder's contents, out of a sandbox.",
 )
 @_manner_options(
-    deleted="Delete here what REMOTE has not, unless it is left out; never in a home or a git work tree's top.",
+    deleted="Delete what REMOTE has not, unless it is left out; never in this folder, a home or a git work tree's top.",
     extra=(
         click.option("--max-entries", metavar="N", help="How many names to take at most; 1,000,000 by default."),
         click.option("--max-bytes", metavar="SIZE", help="How much to take at most; 8G by default."),

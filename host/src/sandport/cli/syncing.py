@@ -114,7 +114,7 @@ def _out_of(wish: OutWish) -> Transfer:
     example = f"sandport sync out {wish.lease} {remote} LOCAL"
     transfer = transfer_out(remote, local, "sync out", manner, example=example)
     if wish.delete and local is None and os.path.normpath(transfer.local) == os.curdir:
-        raise UsageError(f"--delete: would empty the current folder; say so, or where else, as in {example}")
+        raise UsageError(f"--delete: would empty the current folder; say where to, as in {example}")
     return transfer
 
 

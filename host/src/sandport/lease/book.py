@@ -27,6 +27,7 @@ from sandport.witness import NO_LEASE_WITNESS, LeaseWitness
 from sandport.worker.client import WorkerClient
 from sandport.worker.lifetime import Worker
 from sandport.worker.open_call import OpenCall
+from sandport_protocol.v1 import LeaseResult
 
 from .acquire import Acquiring, believed
 from .attachment import Attachment, Workers
@@ -53,6 +54,7 @@ class Book:
         workers_of: Where a provider's worker comes from.
         is_run_live: The embedder's word on the runs of dead hosts.
         witness: Told what becomes of leases, and what is done in their sandboxes.
+        state: The folder of the host's state, which no copy empties.
     """
 
     def __init__(
@@ -68,8 +70,10 @@ class Book:
         clock: Clock,
         log: Log,
         witness: LeaseWitness = NO_LEASE_WITNESS,
+        state: bytes | None = None,
     ) -> None:
         self.store = store
+        self._state = state
         self._witness = witness
         self._instance = instance
         self._workers_of = workers_of
@@ -167,8 +171,7 @@ class Book:
             self._log("warning", LEASE_NOTE, note=note, provider=request.provider, sandbox=request.sandbox_id)
         attachment = self._attachment(request, acquired.lease.handle, workers, worker=acquired.worker)
         tenure = self._tenure(acquiring.ref, request, attachment)
-        witness = self._witness.sandbox(request)
-        return Sandbox(request, acquired.lease, attachment, tenure, timing=self._timing, witness=witness)
+        return self._sandbox(request, acquired.lease, attachment, tenure)
 
     @contextlib.contextmanager
     def holding(self, sandbox: Sandbox, on_lost: Callable[[str], None] | None = None) -> Iterator[None]:
@@ -192,6 +195,10 @@ class Book:
                 row = await self.store.sandbox(ref.sandbox_id)
                 if row is None or row.generation != ref.generation or row.state != "leased":
                     attachment.lose("another process ended it")
+
+    def _sandbox(self, request: LeaseRequest, lease: LeaseResult, attachment: Attachment, tenure: Tenure) -> Sandbox:
+        witness = self._witness.sandbox(request)
+        return Sandbox(request, lease, attachment, tenure, timing=self._timing, witness=witness, state=self._state)
 
     def _tenure(self, ref: Ref, request: LeaseRequest, attachment: Attachment) -> Tenure:
         return Tenure(
@@ -359,8 +366,7 @@ class Book:
             self._clock.now_ms(),
             otherwise_ms=leased.sandbox.expires_at_ms,
         )
-        witness = self._witness.sandbox(request)
-        return Sandbox(request, lease, attachment, tenure, timing=self._timing, witness=witness)
+        return self._sandbox(request, lease, attachment, tenure)
 
     # -------------------------------------------------------------- ending
 

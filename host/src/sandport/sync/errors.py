@@ -84,7 +84,7 @@ class SpaceExhaustedError(SyncError):
 
 
 class UnsafeTargetError(SyncError):
-    """What was asked would delete a directory that is never emptied: `/`, a home, a source, a git work tree."""
+    """What was asked would delete a directory that is never emptied, such as `/`, a home, the current directory."""
 
     dispatched: Dispatched = "no"
 

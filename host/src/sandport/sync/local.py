@@ -159,6 +159,7 @@ def copy_out(
     selection: Selection | None = None,
     delete: bool = False,
     protect: Sequence[HostPath] = (),
+    state: HostPath | None = None,
     dry_run: bool = False,
     max_bytes: int = DEFAULT_MAX_BYTES,
     max_entries: int = DEFAULT_MAX_ENTRIES,
@@ -179,9 +180,11 @@ def copy_out(
         mode: Permission bits for a single file in place of its own, such as 0o600.
         selection: What of a tree is left out.
         delete: Once all is copied, remove from `target` what is not in the tree, but nothing that `selection` leaves
-            out; what is of another kind there than in the tree is replaced. Not for `/`, the home directory, what
-            lies above the current directory or above one of `protect`, nor for the root of a git work tree.
+            out; what is of another kind there than in the tree is replaced. Not for `/`, the home directory, the
+            current directory, the running Python, `state`, one of `protect`, and what lies above any of them, nor for
+            the root of a git work tree.
         protect: Files and directories that `delete` must spare, with all directories above them.
+        state: Where the host keeps its state; likewise.
         dry_run: Write nothing, and tell what would have been done.
         max_bytes: How many bytes to take at most, by the files' sizes, holes included.
         max_entries: How many names of any kind the source may hold.
@@ -224,7 +227,12 @@ def copy_out(
                 poll=meter.poll,
                 selection=selection,
                 source_fd=source_fd if is_tree else None,
-                protection=Protection(sources=list(map(os.fsencode, protect)), source_fds=[root_fd], this_machine=True),
+                protection=Protection(
+                    sources=list(map(os.fsencode, protect)),
+                    source_fds=[root_fd],
+                    state=None if state is None else os.fsencode(state),
+                    this_machine=True,
+                ),
                 rehearsal=dry_run,
             )
         bounds = Bounds(LinkRule.INSIDE, max_bytes, max_entries)

@@ -24,15 +24,21 @@ class Protection:
     Args:
         sources: Files and directories that something is copied from, as paths; those that are missing protect nothing.
         source_fds: The same, as descriptors of directories.
-        this_machine: Whether the target is on this machine, where also `/`, the home directory, what lies above the
-            current directory, and the root of a git work tree are protected.
+        state: Where the host keeps its state.
+        this_machine: Whether the target is on this machine, where also `/`, the home directory, the current directory
+            and what lies above it, the running Python, and the root of a git work tree are protected.
 
     Raises:
         SyncError: Where one of them is cannot be told.
     """
 
     def __init__(
-        self, *, sources: Sequence[bytes] = (), source_fds: Sequence[int] = (), this_machine: bool = False
+        self,
+        *,
+        sources: Sequence[bytes] = (),
+        source_fds: Sequence[int] = (),
+        state: bytes | None = None,
+        this_machine: bool = False,
     ) -> None:
         self._reasons: dict[Identity, str] = {}
         self._this_machine = this_machine
@@ -40,9 +46,14 @@ class Protection:
             self._protect(_lineage(os.open(b".", _OPEN_STEP, dir_fd=fd)), "what is copied comes from there")
         for source in sources:
             self._protect(_lineage_of(source), "what is copied comes from there")
+        if state is not None:
+            self._protect(_lineage_of(state), "Sandport keeps its state there")
         if this_machine:
-            # The current directory itself may be mirrored into, what lies above it not.
-            self._protect(_lineage(os.open(b".", _OPEN_STEP))[1:], "the current directory lies below it")
+            for prefix in {sys.prefix, sys.base_prefix}:
+                self._protect(_lineage_of(os.fsencode(prefix)), "the Python that runs this is there")
+            here, *above = _lineage(os.open(b".", _OPEN_STEP))
+            self._protect([here], "it is the current directory")
+            self._protect(above, "the current directory lies below it")
             for home in _homes():
                 self._protect(_lineage_of(home), "the home directory is there")
             self._protect(_lineage_of(b"/"), "it is the root of the file system")

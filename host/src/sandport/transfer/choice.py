@@ -26,6 +26,8 @@ class Choice(Struct, frozen=True, kw_only=True):
     delete: bool = False
     protect: tuple[bytes, ...] = ()
     """Files and directories of this machine that `delete` spares, with all that lies above them."""
+    state: bytes | None = None
+    """Where the host keeps its state; likewise."""
 
     def selection(self, *, above: bool) -> Selection | None:
         """What is left out; None where nothing is.

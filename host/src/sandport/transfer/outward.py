@@ -88,6 +88,7 @@ async def sync_out(
             account=account,
             delete=choice.delete,
             protect=choice.protect,
+            state=choice.state,
             dry_run=dry_run,
             # The top of the tree is a member of its archive and no name in it.
             bounds=Bounds(LinkRule.INSIDE, max_bytes, max_entries + 1),
@@ -289,6 +290,7 @@ class _Landing:
         account: Account,
         delete: bool,
         protect: Sequence[bytes],
+        state: bytes | None,
         dry_run: bool,
         bounds: Bounds,
     ) -> None:
@@ -301,6 +303,7 @@ class _Landing:
         self._account = account
         self._delete = delete
         self._protect = protect
+        self._state = state
         self._dry_run = dry_run
         self._bounds = bounds
 
@@ -323,7 +326,7 @@ class _Landing:
                 removed=account.delete,
                 poll=meter.poll,
                 selection=self._selection,
-                protection=Protection(sources=self._protect, this_machine=True),
+                protection=Protection(sources=self._protect, state=self._state, this_machine=True),
                 rehearsal=self._dry_run,
             )
         with contextlib.ExitStack() as stack:
