@@ -404,14 +404,12 @@ class Host:
             Those that have not ended, and those whose sandbox is not confirmed gone; the oldest first.
 
         Raises:
-            UsageError: There is no such state, or the host is closed.
+            UsageError: There is no such state.
             StoreUnusable: The journal cannot be read.
 
         Repeat: reads again.
         Cancel: nothing has happened.
         """
-        hold(run=run, name=name, state=state, ended=ended)
-        self._refuse_closed()
         return await asyncio.to_thread(
             leases_of, self.home.root, now_ms=self._clock.now_ms(), run=run, name=name, state=state, ended=ended
         )

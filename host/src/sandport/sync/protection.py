@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import sys
 from collections.abc import Sequence
 from typing import Final
 
