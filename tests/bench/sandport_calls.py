@@ -16,7 +16,7 @@ from sandport.log import Log
 from sandport.numbers import DEFAULT_TIMING
 from sandport.worker.client import WorkerClient
 from sandport.worker.launch import WorkerCommand, spawn
-from sandport.worker.lifetime import running_worker
+from sandport.worker.lifetime import RunningWorker
 from sandport.worker.stderr import Level, StderrPump
 from sandport_protocol import codec, versions
 from sandport_protocol.limits import DEFAULTS
@@ -94,7 +94,7 @@ class SandportCalls:
 
     @staticmethod
     def _running(module: str) -> Any:
-        return running_worker(
+        return RunningWorker(
             worker_command(module), HELLO, environ=os.environ, timing=DEFAULT_TIMING, log=Log(), on_late=_late
         )
 

@@ -8,6 +8,7 @@ a task of its own, and the cancel is passed on when it is over.
 from __future__ import annotations
 
 import asyncio
+from asyncio.tasks import _unregister_task  # documented, for who adds tasks of a kind of his own
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -16,12 +17,24 @@ import anyio
 _T = TypeVar("_T")
 
 
+def outliving(work: Coroutine[Any, Any, _T], *, name: str | None = None) -> asyncio.Task[_T]:
+    """A task that is ended by whoever started it, and by nobody else; the caller must keep it.
+
+    `asyncio.run` cancels at its end every task that `asyncio.all_tasks` names, all at once. Blocks of tasks that still
+    run are left then, and the ends of their leases need what the host does by itself: its workers, and ends that are
+    under way. So these are not named there.
+    """
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    _unregister_task(task)
+    return task
+
+
 async def finished(work: Coroutine[Any, Any, _T]) -> _T:
     """The result of the work, which must bound itself.
 
     Cancel: the work goes on to its end; the cancel is raised then.
     """
-    task = asyncio.ensure_future(work)
+    task = outliving(work)
     await _outlast(task, None)
     return task.result()
 

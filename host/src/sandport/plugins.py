@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 import pluggy
 from msgspec import Struct
 
+from .closing import outliving
 from .errors import NotAuthorised, UsageError
 from .hooks import PATIENCE_S, PROJECT, WAITING, Action, Specs
 from .installed_plugins import find_plugin, load_plugin
@@ -209,7 +210,7 @@ class Mailbox:
             return
         self._events.append((implementation, event))
         if self.task is None or self.task.done():
-            self.task = asyncio.get_running_loop().create_task(self._serve(), name="sandport plugin")
+            self.task = outliving(self._serve(), name="sandport plugin")
 
     async def _serve(self) -> None:
         while self._events:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from .closing import outliving
 from .log import Log
 
 
@@ -23,7 +24,7 @@ class Tasks:
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Have it done; a failure is logged at once, and raised by `raise_failure`."""
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        task = outliving(work, name=name)
         self._running.add(task)
         task.add_done_callback(self._done)
 

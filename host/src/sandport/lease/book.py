@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 from sandport.clock import Clock
-from sandport.closing import finished, finished_within
+from sandport.closing import finished, finished_within, outliving
 from sandport.errors import LeaseLost, SandportError
 from sandport.log import LEASE_NOTE, Log
 from sandport.numbers import Timing
@@ -110,7 +110,7 @@ class Book:
         )
 
     def _spawn(self, work: Coroutine[Any, Any, bool], name: str) -> asyncio.Task[bool]:
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        task = outliving(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
@@ -456,7 +456,7 @@ class Book:
                 await self._recovery.clear()
             return attempted
 
-        begun = asyncio.get_running_loop().create_task(whole(), name="sandport pass")
+        begun = outliving(whole(), name="sandport pass")
         self._passes.add(begun)
         begun.add_done_callback(self._passes.discard)
         return begun

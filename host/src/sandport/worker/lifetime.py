@@ -9,10 +9,9 @@ holds one can neither delay nor hide the exit.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +19,7 @@ from typing import Any, Literal
 import anyio
 from msgspec import Raw
 
-from sandport.closing import finished
+from sandport.closing import finished, outliving
 from sandport.errors import (
     DeadlineExceeded,
     ProtocolViolation,
@@ -70,7 +69,7 @@ class InputSide(asyncio.BaseProtocol):
 
 
 class Worker:
-    """A worker that is, or was, running; made by `running_worker`."""
+    """A worker that is, or was, running; made by `RunningWorker`."""
 
     def __init__(
         self,
@@ -241,6 +240,11 @@ class Worker:
                 told, self._on_stable = self._on_stable, None
                 told()
 
+    def heart_stopped(self, beating: asyncio.Task[None]) -> None:
+        """Told of the end of `beat`: a worker that nobody watches any more must not go on."""
+        if not beating.cancelled() and (error := beating.exception()) is not None:
+            self.condemn(f"its heartbeat failed: {error!r}", kind="violation")
+
     def _pong_is_late(self) -> None:
         if self._tell("pong late"):
             wedge_s = self.client.connection.limits.wedge_ms / 1000
@@ -307,7 +311,7 @@ class Worker:
             return
         # Its group was killed with it; what took itself out of the group carries the token all the same.
         looking = left_behind(self.process.identity)
-        self._looking = self._loop.create_task(looking, name=f"sandport survivors of {self.process.pid}")
+        self._looking = outliving(looking, name=f"sandport survivors of {self.process.pid}")
         # Whoever waits for the end does not wait longer for what may be a machine out of breath.
         timer = self._loop.call_later(self._timing.survivors_s, self._end, exited)
         self._looking.add_done_callback(partial(self._looked, exited, timer))
@@ -403,21 +407,11 @@ class Worker:
         return self.ended.done()
 
 
-@contextlib.asynccontextmanager
-async def running_worker(
-    command: WorkerCommand,
-    hello: InitializeParams,
-    *,
-    environ: Mapping[str, str],
-    timing: Timing,
-    log: Log,
-    on_late: Callable[[str, Any, Raw | None], None],
-    instance: str = "",
-    root: Path | None = None,
-    log_file: LogFile | None = None,
-    on_stable: Callable[[], None] | None = None,
-) -> AsyncIterator[Worker]:
-    """A worker that serves, for the length of the block; no process of its group outlives the block.
+class RunningWorker:
+    """A worker that serves, for the length of an `async with`; no process of its group outlives the block.
+
+    It is no generator: those that are open when a loop is shut down are all closed at once, and a worker must serve
+    the blocks of its host until the last of them is left.
 
     Args:
         command: What to start.
@@ -430,32 +424,62 @@ async def running_worker(
         root: The host's home, for the record of the worker.
         log_file: The file that its log goes to as well, for messages.
         on_stable: Told once when it has served for the stable time and still answers.
-
-    Raises:
-        WorkerStartFailed: It could not be spawned, said no usable hello, or did not get ready; it is gone already.
     """
-    process = spawn(command, environ, instance=instance, root=root)
-    worker = Worker(
-        command,
-        process,
-        limits=hello.limits,
-        timing=timing,
-        log=log,
-        on_late=on_late,
-        log_file=log_file,
-        on_stable=on_stable,
-    )
-    try:
-        await worker._connect()
-        await worker._greet(hello, environ)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(worker.beat)
-            try:
-                yield worker
-            finally:
-                tasks.cancel_scope.cancel()
-    finally:
-        await finished(worker.stop())
+
+    def __init__(
+        self,
+        command: WorkerCommand,
+        hello: InitializeParams,
+        *,
+        environ: Mapping[str, str],
+        timing: Timing,
+        log: Log,
+        on_late: Callable[[str, Any, Raw | None], None],
+        instance: str = "",
+        root: Path | None = None,
+        log_file: LogFile | None = None,
+        on_stable: Callable[[], None] | None = None,
+    ) -> None:
+        self._hello = hello
+        self._environ = environ
+        self._spawn = partial(spawn, command, environ, instance=instance, root=root)
+        self._made = partial(
+            Worker,
+            command,
+            limits=hello.limits,
+            timing=timing,
+            log=log,
+            on_late=on_late,
+            log_file=log_file,
+            on_stable=on_stable,
+        )
+        self._worker: Worker
+        self._beating: asyncio.Task[None]
+
+    async def __aenter__(self) -> Worker:
+        """Start it.
+
+        Raises:
+            WorkerStartFailed: It could not be spawned, said no usable hello, or did not get ready; it is gone already.
+        """
+        self._worker = worker = self._made(process=self._spawn())
+        try:
+            await worker._connect()
+            await worker._greet(self._hello, self._environ)
+        except BaseException:
+            await finished(worker.stop())
+            raise
+        self._beating = outliving(worker.beat(), name=f"sandport heartbeat of {worker.process.pid}")
+        self._beating.add_done_callback(worker.heart_stopped)
+        return worker
+
+    async def __aexit__(self, *raised: object) -> None:
+        """Stop it."""
+        self._beating.cancel()
+        try:
+            await asyncio.wait((self._beating,))
+        finally:
+            await finished(self._worker.stop())
 
 
 def _file(fd: int, mode: Literal["rb", "wb"]) -> Any:

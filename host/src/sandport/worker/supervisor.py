@@ -20,7 +20,7 @@ from sandport.numbers import Timing
 from sandport_protocol.v1 import InitializeParams
 
 from .launch import WorkerCommand
-from .lifetime import Worker, running_worker
+from .lifetime import RunningWorker, Worker
 from .log_file import LogFile
 from .report import CrashReport
 from .restarts import Closing, Count, Fault, GivenUp, Go, Restarts
@@ -191,7 +191,7 @@ class Supervisor:
         self.starts += 1
         self._restarts.starting()
         try:
-            async with running_worker(
+            async with RunningWorker(
                 self.command,
                 self._hello,
                 environ=self._environ,
