@@ -6,6 +6,7 @@ Jupyter, web servers and `sys.exit` in any task end loops in this way.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import subprocess
@@ -97,6 +98,6 @@ def test_a_loop_that_is_shut_down_ends_the_leases_of_every_task(ending: str, tmp
     assert done.returncode == 0, done.stderr
     left = [name for name in os.listdir(tmp_path / "workers" / "local") if name.startswith("sp")]
     assert left == [], done.stderr
-    with sqlite3.connect(tmp_path / "journal.db") as journal:
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as journal:
         assert [state for (state,) in journal.execute("SELECT state FROM sandbox")] == ["gone"], done.stderr
     assert "not confirmed" not in done.stderr

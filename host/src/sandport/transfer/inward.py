@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sandport.apart import apart
-from sandport.closing import finished, finished_within
+from sandport.closing import finished, finished_within, outliving
 from sandport.errors import LeaseLost, SandportError, WireError
 from sandport.outcome import Outcome
 from sandport.sync.copy import Account, Bounds
@@ -380,7 +380,7 @@ async def tidied(far: Far, scratch: bytes, names: list[bytes]) -> AsyncIterator[
 
 
 async def _tidy(far: Far, scratch: bytes, names: list[bytes], cause: BaseException) -> None:
-    cleaning = asyncio.ensure_future(far.shell.run(script.clean_up(scratch, names)))
+    cleaning = outliving(far.shell.run(script.clean_up(scratch, names)))
     shown = printable(b"/".join((*names[:-1], scratch)))
     try:
         if not await finished_within(cleaning, far.patience.close_s / 2):
