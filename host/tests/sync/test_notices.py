@@ -191,9 +191,10 @@ def test_a_file_under_a_lease_is_skipped_and_holds_up_nothing(sandbox: Sandbox, 
 def test_notices_are_counted_whole_and_listed_within_bounds() -> None:
     ledger = Ledger()
     for number in range(20_000):
-        ledger.skip(b"%d" % number, "why")
+        ledger.skip(b"%d" % number, "why", "special" if number < 15_000 else "denied")
     for _ in range(20):
         ledger.refuse(b"x" * 1_000_000, "why")
     result = ledger.result()
     assert (result.skipped_count, len(result.skipped)) == (20_000, 10_000)
     assert (result.refused_count, len(result.refused)) == (20, 4)
+    assert (result.missing_count, result.whole) == (5_000, False)

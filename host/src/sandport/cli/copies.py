@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from sandport.sync.result import SyncResult
+from sandport.sync.result import LACKING, SyncResult
 
 from .status import human_bytes
 from .transfer import Transfer
@@ -53,11 +53,13 @@ def _many(count: int, what: str) -> str:
 def notices_of(result: SyncResult, *, at_most: int) -> list[str]:
     """What was not copied as it is, and why: so many lines of each kind, and how many more there are.
 
+    What the copy lacks comes before what is no file.
+
     A machine gets all of them with --json.
     """
     lines = []
     for what, count, listed in (
-        ("skipped", result.skipped_count, result.skipped),
+        ("skipped", result.skipped_count, sorted(result.skipped, key=lambda notice: notice.kind not in LACKING)),
         ("refused", result.refused_count, result.refused),
         ("changed while it was read", result.changed_count, result.changed),
     ):

@@ -50,6 +50,8 @@ class Notice(Struct, frozen=True, kw_only=True):
 
     path: str
     reason: str
+    kind: str | None = None
+    """What was skipped: `denied` and `reserved` are files and folders that the copy lacks."""
 
 
 class Moved(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -67,6 +69,8 @@ class Moved(Struct, frozen=True, kw_only=True, rename="camel"):
     deleted: int
     excluded: int
     skipped: int
+    missing: int
+    """Of these, files and folders: what may not be read, or has a reserved name."""
     refused: int
     changed: int
     deleted_paths: tuple[str, ...]
@@ -78,8 +82,12 @@ class Moved(Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def lacks(self) -> str | None:
-        """What is not there, or not as it was at one moment, in a few words; what was skipped is no file or folder."""
-        counts = ((self.refused, "refused"), (self.changed, "changed while it was read"))
+        """What is not there, or not as it was at one moment, in a few words; a FIFO or a device lacks nobody."""
+        counts = (
+            (self.missing, "cannot be read or has a reserved name"),
+            (self.refused, "refused"),
+            (self.changed, "changed while it was read"),
+        )
         return ", ".join(f"{count:,} {what}" for count, what in counts if count) or None
 
     @property
@@ -156,6 +164,7 @@ class Report(Struct, kw_only=True, rename="camel"):
             deleted=result.deleted,
             excluded=result.excluded,
             skipped=result.skipped_count,
+            missing=result.missing_count,
             refused=result.refused_count,
             changed=result.changed_count,
             deleted_paths=tuple(map(_path, result.deleted_paths)),
@@ -212,7 +221,14 @@ def _path(path: bytes) -> str:
 
 
 def _noted(notices: Sequence[Skipped | Refused | Changed]) -> tuple[Notice, ...]:
-    return tuple(Notice(path=_path(notice.path), reason=notice.reason) for notice in notices)
+    return tuple(
+        Notice(
+            path=_path(notice.path),
+            reason=notice.reason,
+            kind=notice.kind if isinstance(notice, Skipped) else None,
+        )
+        for notice in notices
+    )
 
 
 def _ms(seconds: float) -> int:

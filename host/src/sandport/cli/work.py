@@ -11,7 +11,8 @@ from typing import Literal
 from sandport.errors import NotSupported, ProcessNotFound, SandportError, UsageError
 from sandport.outcome import Outcome
 from sandport.sandbox import INLINE_STDIN_BYTES, Sandbox
-from sandport.sync.result import SyncResult
+from sandport.sync.errors import SyncError, printable
+from sandport.sync.result import LACKING, SyncResult
 
 from .copies import lines_of, notices_of
 from .listing import put_lines
@@ -168,6 +169,13 @@ class Work:
 
         result = await self._copied("syncIn", f"copying {transfer.local} in", copy)
         self._told("in", transfer, result)
+        if self._task.command and result.missing_count:
+            first = next((notice.path for notice in result.skipped if notice.kind in LACKING), b"")
+            raise SyncError(
+                f"{result.missing_count:,} of its files and folders, such as {printable(first)}, cannot be read or "
+                "have a reserved name, so the command was not started; see to them, or leave them out with --exclude",
+                path=first,
+            )
         if result.files > _MANY_FILES and not manner.selects:
             self._narrator.remark(
                 f"{transfer.option}: {result.files:,} files; --exclude PATTERN and --gitignore leave out what is not "
@@ -210,8 +218,9 @@ class Work:
                 self._report.incomplete()
             if not task.as_json and task.talk != "quiet":
                 put_lines(lines_of(transfer, result, into=direction == "in", verbose=task.talk == "verbose"))
-        brief = bool(task.command) and task.talk != "verbose"
         lacks = moved.lacks if task.command and direction == "out" else None
+        # What decides whether the command runs, or what it ends with, is not to be told by its first name alone.
+        brief = bool(task.command) and task.talk != "verbose" and lacks is None and not moved.missing
         # What decides the exit code is told to who wants to hear errors only as well.
         tell = narrator.remark if lacks is None else say
         for line in notices_of(result, at_most=1 if brief else 20):

@@ -18,7 +18,7 @@ from sandport.sync.errors import (
     UnsafeTargetError,
 )
 from sandport.sync.local import DEFAULT_MAX_BYTES, DEFAULT_MAX_ENTRIES, HostPath, copy_in, copy_out
-from sandport.sync.result import Changed, Refused, Skipped, SyncProgress, SyncResult
+from sandport.sync.result import Changed, Refused, SkipKind, Skipped, SyncProgress, SyncResult
 
 __all__ = [
     "DEFAULT_MAX_BYTES",
@@ -27,6 +27,7 @@ __all__ = [
     "HostPath",
     "PathOutsideRootError",
     "Refused",
+    "SkipKind",
     "Skipped",
     "SourceMissingError",
     "SpaceExhaustedError",

@@ -24,7 +24,7 @@ from sandport.sync.mirror import KnownPaths, Mirror
 from sandport.sync.paths import leads_out
 from sandport.sync.pump import Pump
 from sandport.sync.rehearsal import RehearsalTree
-from sandport.sync.result import SyncResult
+from sandport.sync.result import SkipKind, SyncResult
 from sandport.sync.scan import Scanner, Totals, measure, was_changed
 from sandport.sync.selection import Selection
 from sandport.sync.small_files import ONE_STEP_BYTES, SMALL_BYTES, read_on
@@ -60,9 +60,9 @@ class Account(Ledger):
         super().__init__()
         self.known = known
 
-    def skip(self, path: bytes, reason: str) -> None:
+    def skip(self, path: bytes, reason: str, kind: SkipKind) -> None:
         """Note what cannot be copied."""
-        super().skip(path, reason)
+        super().skip(path, reason, kind)
         self._keep(path)
 
     def refuse(self, path: bytes, reason: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from sandport.sync.result import Changed, Refused, Skipped, SyncResult
+from sandport.sync.result import LACKING, Changed, Refused, SkipKind, Skipped, SyncResult
 
 __all__ = ["Ledger"]
 
@@ -45,10 +45,12 @@ class Ledger:
         self._changed: _Notices[Changed] = _Notices()
         self._deleted: _Notices[bytes] = _Notices()
         self._excluded: _Notices[bytes] = _Notices()
+        self._missing = 0
 
-    def skip(self, path: bytes, reason: str) -> None:
+    def skip(self, path: bytes, reason: str, kind: SkipKind) -> None:
         """Note what cannot be copied."""
-        self._skipped.add(Skipped(path, reason), path)
+        self._skipped.add(Skipped(path, reason, kind), path)
+        self._missing += kind in LACKING
 
     def refuse(self, path: bytes, reason: str) -> None:
         """Note a link that is not written."""
@@ -79,6 +81,7 @@ class Ledger:
             skipped_count=self._skipped.count,
             refused_count=self._refused.count,
             changed_count=self._changed.count,
+            missing_count=self._missing,
             deleted=self._deleted.count,
             deleted_paths=self._deleted.listed(),
             excluded=self._excluded.count,

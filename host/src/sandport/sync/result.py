@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final, Literal, TypeAlias
+
 import msgspec
 
-__all__ = ["Changed", "Refused", "Skipped", "SyncProgress", "SyncResult"]
+__all__ = ["LACKING", "Changed", "Refused", "SkipKind", "Skipped", "SyncProgress", "SyncResult"]
+
+SkipKind: TypeAlias = Literal["special", "denied", "reserved", "scratch", "link", "loop", "patterns"]
+"""What was skipped: a FIFO, a socket or a device; a file or folder that may not be read; one whose name begins with
+`.sandport-`; what a copy that was killed had staged; a link to nothing, which is copied as a link; a folder that the
+copy itself writes into, or that is above the link to it; an ignore file's patterns, while the file itself is copied."""
+
+LACKING: Final[frozenset[SkipKind]] = frozenset({"denied", "reserved"})
+"""Files and folders that the copy should have and has not."""
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -19,6 +29,8 @@ class Skipped(msgspec.Struct, frozen=True):
 
     path: bytes
     reason: str
+    kind: SkipKind = "special"
+    """A copy lacks what is `denied` or `reserved`; of the rest it has all that can be copied."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -49,6 +61,8 @@ class SyncResult(msgspec.Struct, frozen=True, kw_only=True):
         refused: Links that were left out.
         changed: What was changed by somebody else while it was read.
         skipped_count: How many notices of its kind there were, listed or not; likewise the two below.
+        missing_count: How many of these are files and folders that the copy lacks: what may not be read, and what has
+            a reserved name. A folder counts once.
         deleted: How many names the target had and the source had not, which were removed because the caller asked
             for a mirror; a directory that went with all that was in it counts with each of its names.
         deleted_paths: Their paths, relative to the target, within the same bounds as the lists above.
@@ -67,10 +81,19 @@ class SyncResult(msgspec.Struct, frozen=True, kw_only=True):
     skipped_count: int = 0
     refused_count: int = 0
     changed_count: int = 0
+    missing_count: int = 0
     deleted: int = 0
     deleted_paths: tuple[bytes, ...] = ()
     excluded: int = 0
     excluded_paths: tuple[bytes, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether every file, folder and link that was wanted is there, and as it was at one moment.
+
+        What is skipped and no file, such as a FIFO, takes nothing from it.
+        """
+        return not (self.missing_count or self.refused_count or self.changed_count)
 
 
 class SyncProgress(msgspec.Struct, frozen=True, kw_only=True):

@@ -231,7 +231,7 @@ class Scanner:
             if reason is None:
                 name_lost(error, self._descent.path_of(name), self._ledger)
                 return
-            self._ledger.skip(self._descent.path_of(name), reason)
+            self._ledger.skip(self._descent.path_of(name), reason, "link")
             yield from self._link(name)
             return
         if stat.S_ISREG(mode):
@@ -241,7 +241,8 @@ class Scanner:
                 self._descent.path_of(name), "it was turned towards a directory before it could be read"
             )
         else:
-            self._ledger.skip(self._descent.path_of(name), f"it leads to a {kind_of(mode)}, which has no bytes to copy")
+            reason = f"it leads to a {kind_of(mode)}, which has no bytes to copy"
+            self._ledger.skip(self._descent.path_of(name), reason, "special")
 
     def _file(self, name: bytes, flags: int) -> Generator[Entry, None, None]:
         try:
@@ -280,7 +281,8 @@ class Scanner:
         except OSError as error:
             name_lost(error, self._descent.path_of(name), self._ledger)
             return
-        self._ledger.skip(self._descent.path_of(name), f"it is a {kind_of(mode)}, which has no bytes to copy")
+        reason = f"it is a {kind_of(mode)}, which has no bytes to copy"
+        self._ledger.skip(self._descent.path_of(name), reason, "special")
 
 
 def was_changed(before: os.stat_result, after: os.stat_result) -> bool:

@@ -21,7 +21,7 @@ from sandport.sync.entries import RESERVED_PREFIX
 from sandport.sync.errors import TreeMovedError
 from sandport.sync.removal import remove_name
 
-__all__ = ["clear", "hold", "scratch_name"]
+__all__ = ["clear", "hold", "is_scratch", "scratch_name"]
 
 _NAME: Final = re.compile(re.escape(RESERVED_PREFIX) + rb"[0-9a-f]{16}")
 _OPEN: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -31,6 +31,11 @@ _NOBODYS_S: Final = 3600.0
 def scratch_name() -> bytes:
     """A new name that nobody else has or copies."""
     return RESERVED_PREFIX + os.urandom(8).hex().encode("ascii")
+
+
+def is_scratch(name: bytes) -> bool:
+    """Whether a name is one of those that are given to what is staged."""
+    return _NAME.fullmatch(name) is not None
 
 
 def hold(fd: int, name: bytes, dir_fd: int | None) -> int:

@@ -17,6 +17,7 @@ from sandport.sync.ledger import Ledger
 from sandport.sync.paths import leads_out
 from sandport.sync.selection import Selection, Verdict
 from sandport.sync.tar_format import Kind, Member
+from sandport.sync.walk import skip_reserved
 
 __all__ = ["Course", "Originals", "plain_path", "want"]
 
@@ -151,7 +152,7 @@ class Course:
                 reserved = b"/".join(names[:count])
                 if reserved != self._reserved:
                     self._reserved = reserved
-                    self._account.skip(reserved, "names that begin with .sandport- are reserved")
+                    self._note_reserved(reserved, is_directory=is_directory or count < len(names))
                 return False
         if self._selection is not None:
             path = b"/".join(names)
@@ -167,9 +168,16 @@ class Course:
                 self._account.refuse(b"/".join(names), reason)
             return reason is None
         if kind in (Kind.DEVICE, Kind.FIFO, Kind.OTHER):
-            self._account.skip(b"/".join(names), f"it is a {kind.value}, which has no bytes to copy")
+            self._account.skip(b"/".join(names), f"it is a {kind.value}, which has no bytes to copy", "special")
             return False
         return True
+
+    def _note_reserved(self, path: bytes, *, is_directory: bool) -> None:
+        verdict = Verdict.KEPT if self._selection is None else self._selection.judge(path, is_directory=is_directory)
+        if verdict is Verdict.KEPT:
+            skip_reserved(path, self._account)
+        elif verdict is Verdict.EXCLUDED:
+            self._account.exclude(path)
 
     def refusal_of_link(self, target: bytes, depth: int) -> str | None:
         """Why a symbolic link is not taken, if it is not.

@@ -102,9 +102,9 @@ def _learn(spool_fd: int, selection: Selection, poll: Callable[[], None]) -> tup
         if path is None or not selection.wants(path):
             continue
         if member.size_bytes > IGNORE_FILE_BYTES or member.extents is not None:
-            unread.skip(path, f"its patterns do not count: it is longer than {IGNORE_FILE_BYTES >> 10} KiB")
+            unread.skip(path, f"its patterns do not count: it is longer than {IGNORE_FILE_BYTES >> 10} KiB", "patterns")
         elif not selection.learn(path, reader.read(member.size_bytes)):
-            unread.skip(path, "its patterns do not count: there are too many ignore files")
+            unread.skip(path, "its patterns do not count: there are too many ignore files", "patterns")
     return unread.result().skipped
 
 
@@ -225,7 +225,7 @@ def unpack(
         if mirror is not None and mirrors and tree.fd is not None:
             mirror.check(tree.fd, tree.path_of())
         for notice in inspection.unread:
-            account.skip(notice.path, notice.reason)
+            account.skip(notice.path, notice.reason, notice.kind)
         meter.begin(files_total=inspection.files, bytes_total=inspection.total_bytes)
         _Unpacking(spool_fd, tree, inspection, meter, bounds, account, selection).run()
         if mirror is not None and mirrors and tree.fd is not None and account.known is not None:

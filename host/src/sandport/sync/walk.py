@@ -8,6 +8,7 @@ on the way down, only the names of the directories still to visit are held.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 from collections.abc import Callable, Generator
@@ -17,9 +18,10 @@ from sandport.sync.descent import OPEN_DIRECTORY, Descent, Identity, Level
 from sandport.sync.entries import RESERVED_PREFIX
 from sandport.sync.errors import SyncError, TooLargeError, failure
 from sandport.sync.ledger import Ledger
+from sandport.sync.scratch import is_scratch
 from sandport.sync.selection import Selection
 
-__all__ = ["Entered", "Listed", "Step", "Walk", "kind_of", "name_lost"]
+__all__ = ["Entered", "Listed", "Step", "Walk", "kind_of", "name_lost", "skip_reserved"]
 
 _RESERVED_NAME: Final = os.fsdecode(RESERVED_PREFIX)
 
@@ -77,7 +79,9 @@ class Walk:
         self._max_entries = max_entries
         self._avoid = avoid
         self._follow_symlinks = follow_symlinks
-        self._cursor = None if selection is None else selection.start(root_fd, ledger.skip)
+        self._cursor = (
+            None if selection is None else selection.start(root_fd, functools.partial(ledger.skip, kind="patterns"))
+        )
 
     def steps(self) -> Generator[Step, None, None]:
         """Visit the tree once.
@@ -119,13 +123,11 @@ class Walk:
                     if ceiling is not None and self.entries_seen > ceiling:
                         raise self._too_many(ceiling)
                     name = item.name
-                    if name.startswith(_RESERVED_NAME):
-                        path = self.descent.path_of(os.fsencode(name))
-                        self._ledger.skip(path, "names that begin with .sandport- are reserved")
-                        continue
                     is_directory = item.is_dir(follow_symlinks=False) or (follow and _leads_to_directory(item))
                     if cursor is not None and cursor.excludes(os.fsencode(name), is_directory=is_directory):
                         self._ledger.exclude(self.descent.path_of(os.fsencode(name)))
+                    elif name.startswith(_RESERVED_NAME):
+                        skip_reserved(self.descent.path_of(os.fsencode(name)), self._ledger)
                     elif is_directory:
                         directories.append(os.fsencode(name))
                     else:
@@ -156,7 +158,7 @@ class Walk:
             reason = "it is a link that leads back to a directory above it"
         if reason is not None:
             os.close(fd)
-            self._ledger.skip(self.descent.path_of(name), reason)
+            self._ledger.skip(self.descent.path_of(name), reason, "loop")
             return None
         self.descent.push(name, fd, identity)
         if self._cursor is not None:
@@ -215,11 +217,19 @@ def name_lost(error: OSError, path: bytes, ledger: Ledger) -> None:
     elif error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENXIO):
         ledger.change(path, "it was replaced by something of another kind before it could be read")
     elif error.errno in (errno.EACCES, errno.EPERM):
-        ledger.skip(path, "permission to read it was denied")
+        ledger.skip(path, "permission to read it was denied", "denied")
     elif error.errno == errno.EAGAIN:
-        ledger.skip(path, "another program holds a lease on it")
+        ledger.skip(path, "another program holds a lease on it", "denied")
     else:
         raise failure(error, path, "open") from error
+
+
+def skip_reserved(path: bytes, ledger: Ledger) -> None:
+    """Note what is not copied because of its name, which nobody else may take from us."""
+    if is_scratch(os.path.basename(path)):
+        ledger.skip(path, "it is what a copy has staged there, or one that was killed", "scratch")
+    else:
+        ledger.skip(path, "names that begin with .sandport- are reserved", "reserved")
 
 
 def kind_of(mode: int) -> str:

@@ -19,12 +19,13 @@ from sandport.outcome import Outcome
 from sandport.sync.copy import Account, Bounds, LinkRule
 from sandport.sync.entries import RESERVED_PREFIX
 from sandport.sync.errors import SyncError, failure, printable
+from sandport.sync.ledger import Ledger
 from sandport.sync.local import open_host_target
 from sandport.sync.meter import Meter
 from sandport.sync.mirror import KnownPaths, Mirror
 from sandport.sync.protection import Protection
 from sandport.sync.rehearsal import RehearsalTree
-from sandport.sync.result import SyncProgress, SyncResult
+from sandport.sync.result import SkipKind, SyncProgress, SyncResult
 from sandport.sync.scratch import scratch_name
 from sandport.sync.selection import Selection
 from sandport.sync.spool import Spool
@@ -74,10 +75,11 @@ async def sync_out(
     target = os.fsencode(local)
     selection = choice.selection(above=False)
     account = Account(KnownPaths() if choice.delete else None)
+    heard = _Heard()
     with _spool_for(target, max_bytes + max_entries * _HEADERS_BYTES + _SLACK_BYTES) as spool:
         intake = _Intake(source, spool, mode, tell)
-        if not (far.has_socket and await _by_socket(far, source, intake, account, delete=choice.delete)):
-            await _by_command(far, source, intake, account)
+        if not (far.has_socket and await _by_socket(far, source, intake, heard, delete=choice.delete)):
+            await _by_command(far, source, intake, heard)
         landing = _Landing(
             spool=spool,
             source=source,
@@ -86,6 +88,7 @@ async def sync_out(
             mode=mode,
             selection=selection,
             account=account,
+            heard=heard,
             delete=choice.delete,
             protect=choice.protect,
             state=choice.state,
@@ -172,6 +175,33 @@ class _Intake:
             self._tell(SyncProgress(files_done=0, files_total=0, bytes_done=self.size_bytes, bytes_total=0))
 
 
+class _Heard(Ledger):
+    """What the sandbox's tar says, until it is known which of it was wanted: it is not told what is left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: list[tuple[bytes, str, SkipKind | None]] = []
+
+    def skip(self, path: bytes, reason: str, kind: SkipKind) -> None:
+        """Note what cannot be copied."""
+        self._said.append((path, reason, kind))
+
+    def change(self, path: bytes, reason: str) -> None:
+        """Note what was changed while it was read."""
+        self._said.append((path, reason, None))
+
+    def tell(self, account: Account, selection: Selection | None) -> None:
+        """Note all of it where it belongs, but for what a selection that has learned all there is leaves out."""
+        for path, reason, kind in self._said:
+            # Whether it is a directory, nobody says: one that cannot be opened is told of in the words for a file.
+            if selection is not None and any(selection.matches(path, directory) for directory in (False, True)):
+                continue
+            if kind is None:
+                account.change(path, reason)
+            else:
+                account.skip(path, reason, kind)
+
+
 def _checked_name(name: bytes) -> bytes:
     if name in (b"", b".", b"..") or b"/" in name or b"\0" in name:
         raise SyncError(f"the sandbox calls the file {printable(name)}, which is no name; nothing was written")
@@ -183,7 +213,7 @@ def _checked_name(name: bytes) -> bytes:
     return name
 
 
-async def _by_socket(far: Far, source: bytes, intake: _Intake, account: Account, *, delete: bool) -> bool:
+async def _by_socket(far: Far, source: bytes, intake: _Intake, heard: _Heard, *, delete: bool) -> bool:
     """Have it through a socket; False where the worker cannot reach one, and nothing has come."""
     scratch = scratch_name()
     said = await far.shell.ask(script.find_source(scratch, source), scratch, source)
@@ -205,11 +235,12 @@ async def _by_socket(far: Far, source: bytes, intake: _Intake, account: Account,
             path=source,
         )
     for note in notes:
-        account.change(b"", note)
+        if not notices_in(note.encode(), heard):
+            heard.change(b"", note)
     return True
 
 
-async def _by_command(far: Far, source: bytes, intake: _Intake, account: Account) -> None:
+async def _by_command(far: Far, source: bytes, intake: _Intake, heard: _Heard) -> None:
     """Have it through a command's output."""
     scratch = scratch_name()
     head: bytearray | None = bytearray()
@@ -248,7 +279,7 @@ async def _by_command(far: Far, source: bytes, intake: _Intake, account: Account
     await flush()
     told = told_by(outcome, scratch)
     said = told.said if told is not None else bytes(outcome.stderr)
-    understood = notices_in(said, account) and not outcome.stderr.dropped_bytes
+    understood = notices_in(said, heard) and not outcome.stderr.dropped_bytes
     if told is not None and not (told.kind == "tar" and understood):
         raise failure_of(outcome, told, source)
     if head is not None:
@@ -288,6 +319,7 @@ class _Landing:
         mode: int | None,
         selection: Selection | None,
         account: Account,
+        heard: _Heard,
         delete: bool,
         protect: Sequence[bytes],
         state: bytes | None,
@@ -301,6 +333,7 @@ class _Landing:
         self._mode = mode
         self._selection = selection
         self._account = account
+        self._heard = heard
         self._delete = delete
         self._protect = protect
         self._state = state
@@ -320,6 +353,7 @@ class _Landing:
         inspection = None
         if self._name is None:
             inspection = inspect(fd, bounds=self._bounds, selection=self._selection, poll=meter.poll)
+        self._heard.tell(account, self._selection)
         mirror = None
         if self._delete:
             mirror = Mirror(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Literal
 
 from sandport.sync.ledger import Ledger
+from sandport.sync.result import SkipKind
 
 __all__ = ["notices_in"]
 
@@ -15,15 +16,15 @@ _SHRANK: Final = "it did not give the bytes that its size promised"
 _DENIED: Final = "permission to read it was denied"
 _SOCKET: Final = "it is a socket, which has no bytes to copy"
 
-_LINES: Final = (
+_LINES: Final[tuple[tuple[re.Pattern[bytes], SkipKind | Literal["change", ""], str], ...]] = (
     (re.compile(rb"tar: (.+?): file changed as we read it"), "change", _WRITTEN),
     (re.compile(rb"tar: (.+?): (?:Warning: )?File removed before we read it"), "change", _REMOVED),
     (re.compile(rb"tar: (.+?): (?:Warning: )?Cannot (?:stat|open): No such file or directory"), "change", _REMOVED),
     (re.compile(rb"tar: (.+?): File shrank by \d+ bytes?; padding with zeros"), "change", _SHRANK),
-    (re.compile(rb"tar: (.+?): (?:Warning: )?Cannot (?:open|read|stat): Permission denied"), "skip", _DENIED),
-    (re.compile(rb"tar: can't open '(.+)': Permission denied"), "skip", _DENIED),
-    (re.compile(rb"tar: (.+?): (?:Permission denied)"), "skip", _DENIED),
-    (re.compile(rb"tar: (.+?): socket ignored"), "skip", _SOCKET),
+    (re.compile(rb"tar: (.+?): (?:Warning: )?Cannot (?:open|read|stat): Permission denied"), "denied", _DENIED),
+    (re.compile(rb"tar: can't open '(.+)': Permission denied"), "denied", _DENIED),
+    (re.compile(rb"tar: (.+?): (?:Permission denied)"), "denied", _DENIED),
+    (re.compile(rb"tar: (.+?): socket ignored"), "special", _SOCKET),
     (re.compile(rb"tar: Exiting with failure status due to previous errors"), "", ""),
     (re.compile(rb"tar: error exit delayed from previous errors"), "", ""),
 )
@@ -49,8 +50,11 @@ def notices_in(said: bytes, ledger: Ledger) -> bool:
                 continue
             if what:
                 path = _ESCAPED.sub(_unescaped, found[1]).removeprefix(b"./").rstrip(b"/")
-                note = ledger.change if what == "change" else ledger.skip
-                note(b"" if path == b"." else path, reason)
+                path = b"" if path == b"." else path
+                if what == "change":
+                    ledger.change(path, reason)
+                else:
+                    ledger.skip(path, reason, what)
             break
         else:
             understood = False
