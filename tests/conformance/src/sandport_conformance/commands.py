@@ -87,6 +87,18 @@ DEFAULT_COMMANDS: dict[str, tuple[str, ...] | None] = {
         "{name}",
         "{seconds}",
     ),
+    # Leaves a process that has cleared its environment, forked twice, and is in a session of its own, away from the
+    # working directory; it holds nothing of the command and does nothing for so long. A file has its id when the text
+    # is written; the command goes on for as long as `stay` says.
+    "leave_stranger": _sh(
+        '(env -i setsid sh -c \'(cd /; exec sleep "$2") & printf %s "$!" >"$1"\' sh "$PWD/$1" "$2" '
+        "</dev/null >/dev/null 2>&1 &); "
+        'while ! [ -s "$1" ]; do sleep 0.05; done; printf %s "$3"; sleep "$4"',
+        "{name}",
+        "{seconds}",
+        "{text}",
+        "{stay}",
+    ),
     # Writes the text, as a line, again and again to stdout, and the other text to stderr meanwhile: so many bytes each.
     "flood_both": _sh('yes "$1" | head -c "$3" & yes "$2" | head -c "$3" >&2; wait', "{text}", "{other}", "{bytes}"),
     # Sends a signal to the first of the processes whose ids a file holds.

@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -172,6 +173,13 @@ def running(text: str) -> list[Survivor]:
             if text in command and stat is not None and stat.state not in (b"Z", b"X"):
                 found.append(Survivor(int(folder.name), command[:200]))
     return found
+
+
+def kill_running(text: str) -> None:
+    """Kill what `running` finds, as what a worker left that has nothing of it any more."""
+    for one in running(text):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(one.pid, signal.SIGKILL)
 
 
 def kill_survivors(worker: Identity) -> list[Survivor]:

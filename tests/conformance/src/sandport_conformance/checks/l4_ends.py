@@ -12,7 +12,7 @@ from sandport_conformance.declaration import Needs, Uses, check
 from sandport_conformance.home import Home, kill, patient_answer, wait_until
 from sandport_conformance.lab import Lab
 from sandport_conformance.outcomes import Failed, NotApplicable, expect
-from sandport_conformance.processes import a_mark, running
+from sandport_conformance.processes import a_mark, kill_running, running
 from sandport_conformance.sandbox import Sandbox
 from sandport_conformance.schema import Json, condition_of
 from sandport_conformance.session import Id, Session
@@ -73,6 +73,26 @@ def destroyed_with_what_an_earlier_worker_left(stage: Stage) -> str:
         opened = home.open(home.worker(), sandbox)
         opened.destroy()
         return gone_from_here(sandbox, mark)
+
+
+@LIFE.story
+def destroyed_with_strangers(stage: Stage) -> str:
+    """What has shed all that it could be known by, of this worker and of one before, when the sandbox is destroyed."""
+    lab = stage.lab
+    marks = (a_mark(), a_mark())
+    try:
+        with stage.home() as home:
+            first = home.worker()
+            sandbox = home.acquire(first)
+            sandbox.execute(lab.command("leave_stranger", name="first", seconds=marks[0], text="up", stay=0))
+            kill(first)
+            opened = home.open(home.worker(), sandbox)
+            opened.execute(lab.command("leave_stranger", name="second", seconds=marks[1], text="up", stay=0))
+            opened.destroy()
+            return gone_from_here(sandbox, *marks)
+    finally:
+        for mark in marks:
+            kill_running(str(mark))
 
 
 @LIFE.story
@@ -138,6 +158,21 @@ def destroying_ends_what_others_started(lab: Lab) -> None:
     expect(not left, f"a later worker destroyed the sandbox, and {left}")
     left = tell(lab, LIFE, destroyed_by_another_worker)["left"]
     expect(not left, f"another worker destroyed the sandbox, and {left}")
+
+
+@check(
+    "LEASE-22",
+    part="stranger",
+    uses=Uses.OWN,
+    needs=Needs(commands=("leave_stranger",)),
+    why="A daemon takes a fresh environment as a matter of course; it must end with its sandbox all the same.",
+    broken="finds a sandbox's processes by a mark in their environment, which `env -i` takes away",
+    fix="Keep all of a sandbox's processes below a child subreaper, or in a PID namespace or cgroup, and end that.",
+)
+def destroying_ends_what_shed_its_environment(lab: Lab) -> None:
+    """No child that cleared its environment, forked twice, and left group and session outlives `destroyLease`."""
+    left = tell(lab, LIFE, destroyed_with_strangers)
+    expect(not left, f"the sandbox was destroyed, and {left}")
 
 
 @check(

@@ -10,6 +10,7 @@ from pathlib import Path
 from . import mutant
 from .healthy import Call, Healthy, Json
 from .leases import Leases
+from .places import bounds
 from .programs import options_of
 from .refusals import Cancelled, Refusal
 
@@ -28,11 +29,11 @@ class Recorded(Leases):
         for name in ("stdout", "stderr"):
             (folder / name).touch()
         options = options_of(params, place.files)
-        mark_name, _, mark = place.mark.partition(b"=")
         subprocess.Popen(
             [b"/bin/sh", b"-c", _SCRIPT, os.fsencode(folder), *options["args"]],
             cwd=options["cwd"],
-            env={**options["env"], mark_name: mark},
+            env=options["env"],
+            preexec_fn=bounds(place.bound, place.bound),  # noqa: PLW1509 - one call of the system
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -309,6 +309,7 @@ class Leases:
             options = options_of(params, place.files)
             name_of_mark, _, mark = place.mark.partition(b"=")
             options["env"][name_of_mark] = mark
+            options["bound"] = place.bound
             return self.program_class(
                 name, options, self.worker.guard, keep_input=keep_input, timeout_ms=params.get("timeoutMs")
             )

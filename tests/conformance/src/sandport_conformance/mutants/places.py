@@ -14,10 +14,13 @@ A sandbox is a folder whose making is the create: its name is the sandbox's id, 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
+import resource
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,6 +46,28 @@ def marked(mark: bytes) -> set[int]:
     return found
 
 
+def bounded(*, soft: int | None = None, hard: int | None = None) -> set[int]:
+    """Processes with these limits on real-time work, which a program hands on to all that it starts.
+
+    What clears its environment keeps them, and so does what forks twice. They prove nothing: a program can lower them.
+    """
+    found = set()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError, IndexError):  # it ended while we looked
+                said = Path("/proc", name, "limits").read_bytes().partition(b"Max realtime timeout")[2].split()
+                if (soft is None or said[0] == b"%d" % soft) and (hard is None or said[1] == b"%d" % hard):
+                    found.add(int(name))
+    return found
+
+
+def bounds(soft: int, hard: int) -> Callable[[], None] | None:
+    """What a new process calls to be found by `bounded`; None where the system has no such limit."""
+    if not hasattr(resource, "RLIMIT_RTTIME"):
+        return None
+    return lambda: resource.setrlimit(resource.RLIMIT_RTTIME, (soft, hard))
+
+
 def start_of(pid: int) -> bytes | None:
     """When a live process was started, in the kernel's ticks; None where it has ended."""
     with suppress(OSError):
@@ -64,6 +89,8 @@ class Place:
         self.running = folder / "running"
         self._record = folder / "lease.json"
         self.mark = b"SANDPORT_SANDBOX=" + os.fsencode(folder.name)
+        self.bound = 1 << 61 | int.from_bytes(hashlib.sha256(os.fsencode(folder)).digest()[:7], "big")
+        """The hard limit of all that runs in it; see `bounded`."""
 
     @property
     def there(self) -> bool:
@@ -128,11 +155,15 @@ class Place:
     def kill(self) -> None:
         """Kill everything that was started in it, whoever did, until nothing is found."""
         deadline = time.monotonic() + _ENDING_S
-        while (found := marked(self.mark)) and time.monotonic() < deadline:
+        while (found := self.strays()) and time.monotonic() < deadline:
             for pid in found:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_LOOK_S)
+
+    def strays(self) -> set[int]:
+        """What runs in it, wherever it has gone."""
+        return bounded(hard=self.bound)
 
     def remove(self) -> None:
         """Remove the folder, and the sandbox from the list with it; directories in it may be closed to writing."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from .places import Guard, Place, marked
+from .places import Guard, Place, bounded, bounds
 
 Json = dict[str, Any]
 
@@ -199,14 +199,17 @@ class Program:
         self._note: Path | None = None
         self.lost = False
         """Whether its sandbox had ended, or was ending, when it did."""
-        self._mark = b"SANDPORT_MARK=" + os.urandom(12).hex().encode()
+        self.mark = b"SANDPORT_MARK=" + os.urandom(12).hex().encode()
+        self._bound = int.from_bytes(os.urandom(7), "big") + 1
+        """Its soft limit, by which what has left its group is found; it is not in anybody's environment."""
         terminal = self.open_terminal(options["pty"]) if options.get("pty") else None
         plain = terminal[1] if terminal else subprocess.PIPE
         try:
             self._popen = self.start(
                 options["args"],
                 cwd=options["cwd"],
-                env={**options["env"], b"SANDPORT_MARK": self._mark.partition(b"=")[2]},
+                env={**options["env"], b"SANDPORT_MARK": self.mark.partition(b"=")[2]},
+                preexec_fn=bounds(self._bound, options["bound"]),
                 stdin=plain if keep_input or terminal else self.no_input,
                 stdout=plain,
                 stderr=plain,
@@ -303,19 +306,23 @@ class Program:
                 return False
             self.killed = True
             self.timed_out = timed_out
-            self.kill_strays()
             with suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
+            self.kill_strays()  # after the program: it must not end by itself because its child did
             return True
 
     def kill_strays(self) -> None:
-        """Kill what carries the mark, until nothing new turns up."""
+        """Kill what it has started, until nothing new turns up."""
         seen: set[int] = set()
-        while strays := marked(self._mark) - seen - {self._popen.pid}:
+        while strays := self.strays() - seen - {self._popen.pid}:
             for pid in strays:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             seen |= strays
+
+    def strays(self) -> set[int]:
+        """What it has started, wherever that has gone."""
+        return bounded(soft=self._bound)
 
     def write(self, data: bytes, end: bool, turn: object, stopped: threading.Event) -> int:
         """Give the program input when its turn has come, waiting for room; how much it took."""
