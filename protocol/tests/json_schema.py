@@ -84,6 +84,9 @@ class _Reader:
     def _minimum(self, argument: int, value: object, schema: dict[str, Any]) -> bool:
         return not isinstance(value, int) or value >= argument
 
+    def _maximum(self, argument: int, value: object, schema: dict[str, Any]) -> bool:
+        return not isinstance(value, int) or value <= argument
+
     def _exclusiveMinimum(self, argument: int, value: object, schema: dict[str, Any]) -> bool:  # noqa: N802 - a keyword
         return not isinstance(value, int) or value > argument
 

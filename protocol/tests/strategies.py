@@ -22,6 +22,7 @@ from sandport_protocol.errors import ErrorObject
 from sandport_protocol.limits import Limits
 from sandport_protocol.methods import METHODS, NOTIFICATIONS
 from sandport_protocol.octets import B64
+from sandport_protocol.ranges import ranges_of
 
 S = TypeVar("S", bound=Struct)
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -103,10 +104,6 @@ def _sync(draw: Draw, values: dict[str, Any]) -> None:
     values["path"] = draw(programs)
 
 
-def _count(draw: Draw, values: dict[str, Any]) -> None:
-    values["bytes"] = draw(st.integers(0, 2**70))
-
-
 def _limits(draw: Draw, values: dict[str, Any]) -> None:
     for name in values:
         values[name] = draw(above_0)
@@ -126,9 +123,7 @@ _RULES: dict[type[Struct], Callable[[Draw, dict[str, Any]], None]] = {
     v1.SignalProcessParams: _one_signal,
     v1.CreditParams: _credit,
     v1.SyncInParams: _sync,
-    v1.SyncInResult: _count,
     v1.SyncOutParams: _sync,
-    v1.SyncOutResult: _count,
 }
 
 
@@ -138,6 +133,9 @@ def structs(cls: type[S]) -> st.SearchStrategy[S]:
     info = inspect.type_info(cls)
     assert isinstance(info, inspect.StructType)
     fields = {field.name: _FIELDS.get(field.name, _of_type(field.type)) for field in info.fields}
+    for name, (least, most) in ranges_of(cls).items():
+        # What may be null is left out often enough by being optional.
+        fields[name] = st.one_of(st.integers(least, most), st.sampled_from([least, most]))
     optional = {field.name for field in info.fields if not field.required}
 
     @st.composite

@@ -111,6 +111,17 @@ def test_the_table_of_limits_is_the_tables() -> None:
     ]
 
 
+def test_the_table_of_ranges_is_the_table() -> None:
+    """Also: a name means one range, wherever it stands."""
+    rows: dict[str, list[str]] = {}
+    for definition in SCHEMA["$defs"].values():
+        for name, member in definition.get("properties", {}).items():
+            if "maximum" in member:
+                row = [f"`{name}`", f"{member['minimum']:,}", f"{member['maximum']:,}"]
+                assert rows.setdefault(name, row) == row
+    assert table("number", "from") == [rows[name] for name in sorted(rows)]
+
+
 def test_every_name_of_the_protocol_stands_in_the_specification() -> None:
     drafts = [method for members in RESERVED_GROUPS.values() for method in members]
     names = [*METHODS, *NOTIFICATIONS, *RESERVED, *drafts, *GROUPS, *Limits.__struct_encode_fields__]

@@ -10,6 +10,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from .ranges import check_ranges
+
 MANDATORY: tuple[str, ...] = (
     "initialize",
     "ping",
@@ -59,6 +61,9 @@ class Capabilities(Struct, frozen=True, kw_only=True, rename="camel"):
     """Grants that are enforced exactly; any other is refused before anything is created."""
     create_settle_ms: int = 0
     """How long a create whose answer was lost can take to appear in a list."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 def incomplete_groups(methods: Iterable[str]) -> dict[str, tuple[str, ...]]:

@@ -23,6 +23,7 @@ from typing import ClassVar, Literal
 from msgspec import Struct
 
 from .octets import Octets
+from .ranges import DURATION_MS, check_ranges
 
 Retry = Literal["now", "later", "never"]
 Dispatched = Literal["no", "yes", "unknown"]
@@ -53,6 +54,9 @@ class Kept(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """The last bytes, where something in the middle was dropped."""
     dropped_bytes: int = 0
 
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
 
 class Partial(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The output of a command that has no result: interrupted, cut or lost."""
@@ -72,6 +76,9 @@ class ErrorData(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults
     dispatched: Dispatched = "unknown"
     detail: Detail | None = None
     partial: Partial | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 class ErrorObject(Struct, frozen=True, omit_defaults=True):
@@ -148,12 +155,17 @@ class WireError(SandportError):
             ErrorData(
                 condition=self.condition,
                 retry=self.retry,
-                retry_after_ms=None if self.retry_after_s is None else round(self.retry_after_s * 1000),
+                retry_after_ms=None if self.retry_after_s is None else _ms(self.retry_after_s),
                 dispatched=self.dispatched,
                 detail=self.detail,
                 partial=self.partial,
             ),
         )
+
+
+def _ms(seconds: float) -> int:
+    """A vendor's word in a form that the wire takes: nothing may be lost that an error says beside it."""
+    return round(min(max(seconds * 1000, DURATION_MS.least), DURATION_MS.most))
 
 
 class ParseFailed(WireError):

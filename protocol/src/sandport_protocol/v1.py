@@ -17,6 +17,7 @@ from msgspec import Raw, Struct, field
 from .capabilities import Capabilities
 from .limits import Limits
 from .octets import Octets, unpack
+from .ranges import check_ranges
 
 SANDBOX_ID = re.compile(r"sp[a-z2-7]{26}")
 """`sp` and 26 base32 characters (130 bits): legal as a DNS label, a label value and a file name."""
@@ -227,6 +228,9 @@ class LeaseResult(Result, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     """Facts for a person, e.g. that nothing isolates this sandbox."""
 
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
 
 class AttachLeaseParams(Params, frozen=True, kw_only=True):
     """Open a sandbox in this worker that another worker created."""
@@ -273,6 +277,9 @@ class ListedLease(Member, frozen=True, kw_only=True):
     created_at_ms: int | None = None
     expires_at_ms: int | None = None
 
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
 
 class ListLeasesResult(Result, frozen=True, kw_only=True):
     """One page."""
@@ -312,15 +319,18 @@ class StreamResult(Member, frozen=True, kw_only=True):
     """Only without live output: the last bytes, where the middle was dropped."""
     dropped_bytes: int = 0
 
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
 
 class CommandResult(Result, frozen=True, kw_only=True):
     """The end of a command, from its own status."""
 
     ended: Ended
     exit_code: int | None = None
-    """The program's own exit code; only with `exited`."""
+    """The program's own exit code, 0 to 255; only with `exited`."""
     signal: int | None = None
-    """The signal that ended it; with `signalled`, and with `timedOut` where it is known."""
+    """The signal that ended it, 1 to 64; with `signalled`, and with `timedOut` where it is known."""
     core_dumped: bool = False
     tree: Tree | None = None
     """What a kill reached; None where nothing was killed."""
@@ -336,6 +346,7 @@ class CommandResult(Result, frozen=True, kw_only=True):
             raise ValueError("exitCode belongs to ended 'exited' only")
         if self.ended == "signalled" and self.signal is None:
             raise ValueError("a command that was ended by a signal names it")
+        check_ranges(self)
 
 
 class CommandParams(Params, frozen=True, kw_only=True):
@@ -437,6 +448,9 @@ class WriteProcessResult(Result, frozen=True, kw_only=True):
 
     taken_bytes: int
 
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
 
 class SignalProcessParams(Params, frozen=True, kw_only=True):
     """Send a signal to the process's group, end everything that it started, or resize its terminal."""
@@ -519,7 +533,7 @@ class SyncInResult(Result, frozen=True, kw_only=True):
     """Facts for a person, e.g. what the unpacking program warned of."""
 
     def __post_init__(self) -> None:
-        check_count(self.bytes)
+        check_ranges(self)
 
 
 class SyncOutParams(SyncParams, frozen=True, kw_only=True):
@@ -535,7 +549,7 @@ class SyncOutResult(Result, frozen=True, kw_only=True):
     """Facts for a person, e.g. what was left out, or changed while it was read."""
 
     def __post_init__(self) -> None:
-        check_count(self.bytes)
+        check_ranges(self)
 
 
 # ------------------------------------------------------------------ notifications
@@ -595,6 +609,9 @@ class ProgressParams(Params, frozen=True, kw_only=True):
     done: int | None = None
     total: int | None = None
 
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
 
 class SpanParams(Params, frozen=True, kw_only=True):
     """A finished span of the worker's own tracing."""
@@ -627,12 +644,6 @@ def check_socket(value: str) -> None:
         raise ValueError("socket must be an absolute path without a NUL byte")
     if len(value.encode()) > SOCKET_PATH_BYTES:
         raise ValueError(f"socket must not be longer than {SOCKET_PATH_BYTES} bytes")
-
-
-def check_count(value: int) -> None:
-    """Raise ValueError unless so many bytes can have passed."""
-    if value < 0:
-        raise ValueError("bytes must not be negative")
 
 
 def check_command_bounds(timeout_ms: int | None, output_limit_bytes: int) -> None:

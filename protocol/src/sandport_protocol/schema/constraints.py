@@ -13,8 +13,11 @@ from typing import Any
 from msgspec import Struct
 
 from sandport_protocol import v1
+from sandport_protocol.capabilities import Capabilities
 from sandport_protocol.envelope import Failure, Notification, Request, Success
+from sandport_protocol.errors import ErrorData, Kept
 from sandport_protocol.limits import Limits
+from sandport_protocol.ranges import ranges_of
 
 JsonSchema = dict[str, Any]
 
@@ -32,6 +35,13 @@ def _given(name: str, schema: JsonSchema) -> JsonSchema:
 
 def _without(*names: str) -> JsonSchema:
     return {"not": {"anyOf": [{"required": [name]} for name in names]}}
+
+
+def _ranges(cls: type[Struct]) -> JsonSchema:
+    names = dict(zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True))
+    return {
+        "properties": {names[name]: {"minimum": low, "maximum": high} for name, (low, high) in ranges_of(cls).items()}
+    }
 
 
 _COMMAND_MEMBERS: JsonSchema = {
@@ -58,7 +68,6 @@ _SYNC: JsonSchema = {
         "path": {**_NO_NUL, "not": _EMPTY},
     }
 }
-_COUNT: JsonSchema = {"properties": {"bytes": {"minimum": 0}}}
 _RESULT: JsonSchema = {
     "allOf": [
         {
@@ -89,7 +98,7 @@ CONSTRAINTS: dict[type[Struct], JsonSchema] = {
     v1.ListLeasesParams: {"properties": {"sandboxId": _SANDBOX_ID}},
     v1.DestroyLeaseParams: {"properties": {"sandboxId": _SANDBOX_ID}},
     v1.ExecuteParams: {"properties": {**_COMMAND_MEMBERS, "outputLimitBytes": {"minimum": 0}}, **_ONE_COMMAND},
-    v1.ExecuteResult: _RESULT,
+    v1.ExecuteResult: {**_ranges(v1.ExecuteResult), **_RESULT},
     v1.StartProcessParams: {"properties": {**_COMMAND_MEMBERS, "processId": _PROCESS_ID}, **_ONE_COMMAND},
     v1.WriteProcessParams: _PROCESS,
     v1.SignalProcessParams: {
@@ -97,11 +106,24 @@ CONSTRAINTS: dict[type[Struct], JsonSchema] = {
         "oneOf": [_given("signal", _NOT_NULL), _given("kill", {"const": True}), _given("resize", _NOT_NULL)],
     },
     v1.WaitProcessParams: _PROCESS,
-    v1.WaitProcessResult: _RESULT,
+    v1.WaitProcessResult: {**_ranges(v1.WaitProcessResult), **_RESULT},
     v1.SyncInParams: _SYNC,
-    v1.SyncInResult: _COUNT,
     v1.SyncOutParams: _SYNC,
-    v1.SyncOutResult: _COUNT,
     v1.CreditParams: {"properties": {"bytes": _ABOVE_0}},
+    **{
+        cls: _ranges(cls)
+        for cls in (
+            v1.LeaseResult,
+            v1.ListedLease,
+            v1.StreamResult,
+            v1.WriteProcessResult,
+            v1.SyncInResult,
+            v1.SyncOutResult,
+            v1.ProgressParams,
+            Capabilities,
+            ErrorData,
+            Kept,
+        )
+    },
 }
 """By struct: keywords for the struct, and under `properties` keywords for single members."""

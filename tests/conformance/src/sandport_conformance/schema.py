@@ -119,6 +119,8 @@ def _plain(value: Any, rule: Json, path: str) -> list[str]:
     if isinstance(value, int | float) and not isinstance(value, bool):
         if "minimum" in rule and value < rule["minimum"]:
             found.append(f"{path} is {shown}, below {rule['minimum']}")
+        if "maximum" in rule and value > rule["maximum"]:
+            found.append(f"{path} is {shown}, above {rule['maximum']}")
         if "exclusiveMinimum" in rule and value <= rule["exclusiveMinimum"]:
             found.append(f"{path} is {shown}, not above {rule['exclusiveMinimum']}")
     if isinstance(value, list) and len(value) < rule.get("minItems", 0):
