@@ -58,12 +58,12 @@ def test_any_contradiction_is_a_violation_and_never_a_result(
     )
     agrees = told == (len(stdout), len(stderr)) and told_ends == ends
     if agrees:
-        outcome = outcome_of(result, lane, captures)
+        outcome = outcome_of(result, lane, captures, has_limit=False)
         assert (bytes(outcome.stdout), bytes(outcome.stderr)) == (stdout, stderr)
         assert (outcome.stdout.end, outcome.stderr.end) == ends
         return
     with pytest.raises(ProtocolViolation) as raised:
-        outcome_of(result, lane, captures)
+        outcome_of(result, lane, captures, has_limit=False)
     assert raised.value.dispatched == "yes"
     if stdout or stderr:
         assert raised.value.partial is not None
@@ -90,8 +90,37 @@ def test_exit_code_and_signal_are_kept_apart_and_a_shells_number_is_an_extra(
 ) -> None:
     """earendil-works/pi#8992, nearai/ironclaw#7764 (47, 48): a signal was reported as 0, or as 247."""
     lane, captures = received(b"", b"")
-    outcome = outcome_of(CommandResult(ended=ended, exit_code=exit_code, signal=signal), lane, captures)
+    outcome = outcome_of(CommandResult(ended=ended, exit_code=exit_code, signal=signal), lane, captures, has_limit=True)
     assert (outcome.exit_code, outcome.signal, outcome.ok, outcome.shell_code) == (exit_code, signal, ok, shell_code)
+
+
+def test_a_time_out_that_nobody_asked_for_is_a_violation() -> None:
+    lane, captures = received(b"out", b"")
+    result = CommandResult(ended="timedOut", tree="gone", stdout=StreamResult(total_bytes=3))
+    assert outcome_of(result, lane, captures, has_limit=True).ended == "timedOut"
+    with pytest.raises(ProtocolViolation, match="given no time-out") as raised:
+        outcome_of(result, lane, captures, has_limit=False)
+    assert raised.value.dispatched == "yes"
+    assert raised.value.partial is not None
+    assert raised.value.partial.stdout.data == b"out"
+
+
+@pytest.mark.parametrize("ended", ["signalled", "timedOut", "outOfMemory"])
+@pytest.mark.parametrize("signal", [None, 1, 9, 64, 0, 128, 256, 384, -128])
+def test_whatever_ended_it_only_an_exit_with_0_is_0_for_a_shell(
+    ended: Literal["signalled", "timedOut", "outOfMemory"], signal: int | None
+) -> None:
+    """Also of an outcome that no worker can tell: the system keeps eight bits of what the command exits with."""
+    code = Outcome(ended=ended, exit_code=None, signal=signal).shell_code
+    assert 0 < code <= 255
+
+
+@given(code=st.integers())
+def test_only_the_exit_code_0_is_0_for_a_shell(code: int) -> None:
+    told = Outcome(ended="exited", exit_code=code).shell_code
+    assert 0 <= told <= 255
+    assert (told == 0) == (code == 0)
+    assert told == code or not 0 <= code <= 255
 
 
 def test_iterated_output_is_counted_and_said_to_be_elsewhere() -> None:
@@ -100,7 +129,7 @@ def test_iterated_output_is_counted_and_said_to_be_elsewhere() -> None:
     assert lane.feed(OutputParams(id=1, stream="stdout", offset=0, data=b"abc", end="seen")) is None
     assert lane.feed(OutputParams(id=1, stream="stderr", offset=0, end="seen")) is None
     told = CommandResult(ended="exited", exit_code=0, stdout=StreamResult(total_bytes=3))
-    outcome = outcome_of(told, lane, captures)
+    outcome = outcome_of(told, lane, captures, has_limit=False)
     assert (outcome.stdout.data, outcome.stdout.total_bytes, outcome.stdout.dropped_bytes) == (b"", 3, 3)
 
 

@@ -102,7 +102,8 @@ async def executed(
                 raise with_partial(error, captures) from None
             raise
         try:
-            outcome = outcome_of(client.result_of(call, raw, ExecuteResult), lane, captures, spilled)
+            result = client.result_of(call, raw, ExecuteResult)
+            outcome = outcome_of(result, lane, captures, spilled, has_limit=line.timeout_ms is not None)
         except ProtocolViolation as error:
             lane.divert(keep)  # what a consumer that stalled did not take came all the same
             raise with_partial(error, captures) from None

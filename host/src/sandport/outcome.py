@@ -12,6 +12,7 @@ from sandport_protocol.v1 import Ended, StreamEnd, Tree
 
 TIMED_OUT_CODE = 124
 """What timeout(1) answers; also `sandport run`."""
+_MOST_CODE = 255
 
 
 class Captured(Struct, frozen=True, kw_only=True):
@@ -73,9 +74,15 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     @property
     def shell_code(self) -> int:
-        """One number as a shell would say it: the code, 128 + the signal, 124 for timed out, 137 out of memory."""
+        """One number as a shell would say it: the code, 128 + the signal, 124 for timed out, 137 out of memory.
+
+        Always from 0 to 255, and 0 only where `ok`: what is passed to `sys.exit` is cut to eight bits by the system.
+        """
         if self.exit_code is not None:
-            return self.exit_code
-        if self.ended == "timedOut":
-            return TIMED_OUT_CODE
-        return 128 + (self.signal if self.signal is not None else 9)
+            code = self.exit_code
+        elif self.ended == "timedOut":
+            code = TIMED_OUT_CODE
+        else:
+            code = 128 + (self.signal if self.signal is not None else 9)
+        is_code = self.ok if code == 0 else 0 < code <= _MOST_CODE
+        return code if is_code else _MOST_CODE

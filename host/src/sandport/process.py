@@ -24,7 +24,7 @@ from sandport_protocol.v1 import (
 
 from .capture import Capture
 from .closing import finished_within, outliving
-from .errors import SandportError
+from .errors import ProtocolViolation, SandportError
 from .lane import OutputLane
 from .outcome import Outcome
 from .verdict import outcome_of, with_partial
@@ -91,6 +91,11 @@ class ProcessInput:
                 params,
                 WriteProcessResult,
                 deadline_s=None,  # a process may take its time to read; its end answers an open write
+            )
+        if result.taken_bytes > len(data):
+            raise ProtocolViolation(
+                f"the process is said to have taken {result.taken_bytes} bytes of the {len(data)} that were written",
+                dispatched="yes",
             )
         return result.taken_bytes
 
@@ -169,7 +174,7 @@ class Process:
         def ended(future: asyncio.Future[Raw]) -> None:
             try:
                 result = self._client.result_of(call, future.result(), WaitProcessResult)
-                end: Outcome | BaseException = outcome_of(result, self._lane, self._captures)
+                end: Outcome | BaseException = self._outcome(result)
             except SandportError as error:
                 end = with_partial(error, self._captures)
             except asyncio.CancelledError as error:
@@ -204,7 +209,10 @@ class Process:
         except SandportError as error:
             raise with_partial(error, self._captures) from None
         self._ended = True
-        return outcome_of(result, self._lane, self._captures, spilled)
+        return self._outcome(result, spilled)
+
+    def _outcome(self, result: WaitProcessResult, spilled: Mapping[StreamName, str] | None = None) -> Outcome:
+        return outcome_of(result, self._lane, self._captures, spilled, has_limit=self._deadline_s is not None)
 
     @property
     def running(self) -> bool:

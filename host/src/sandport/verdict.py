@@ -20,13 +20,24 @@ def outcome_of(
     lane: OutputLane,
     captures: Mapping[StreamName, Capture],
     spilled: Mapping[StreamName, str] | None = None,
+    *,
+    has_limit: bool,
 ) -> Outcome:
-    """The outcome, if what the worker says agrees with what was received.
+    """The outcome, if what the worker says agrees with what was asked and what was received.
+
+    Args:
+        result: What the worker says; its numbers are in their ranges, or it would not have been read.
+        lane: What was received.
+        captures: What was kept of it.
+        spilled: The files that have all of it, for the outcome to name.
+        has_limit: Whether the command was given a time-out.
 
     Raises:
-        ProtocolViolation: It does not: a byte is missing, or the end of a stream.
+        ProtocolViolation: It does not: a byte is missing, or the end of a stream, or nobody asked for a time-out.
     """
     contradiction = lane.contradiction(result)
+    if result.ended == "timedOut" and not has_limit:
+        contradiction = "it says timedOut, and the command was given no time-out"
     if contradiction is not None:
         error = ProtocolViolation(f"the result of the command cannot be trusted: {contradiction}", dispatched="yes")
         raise with_partial(error, captures)
