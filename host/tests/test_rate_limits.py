@@ -105,6 +105,36 @@ def test_without_a_time_the_pause_grows_with_each_refusal_that_is_news() -> None
     assert at.held_until(creates=False) - now - 1 == pytest.approx(1)
 
 
+@pytest.mark.parametrize("told_s", [0.0, 0.001, -1.0])
+def test_a_vendor_that_says_at_once_again_and_again_is_asked_less_and_less(told_s: float) -> None:
+    """A worker that answered `retryAfterMs: 0` was asked 24 times a second, for as long as its caller had time."""
+    gate = Gate(RateLimit(spread_s=0.0), dice=lambda: 0.0)
+    now, asked = 0.0, []
+    while now < 600.0:
+        ticket = gate.ticket(creates=True)
+        assert gate.enter(ticket, now)
+        asked.append(now)
+        gate.done(ticket)
+        gate.limited(ticket, now, told_s)
+        now = gate.held_until(creates=True)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
+    assert pauses[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert max(pauses) == pytest.approx(RateLimit().longest_pause_s)
+    assert len(asked) < 40
+
+
+def test_a_time_that_a_vendor_tells_holds_as_it_is_until_it_has_often_been_untrue() -> None:
+    gate = Gate(RateLimit(spread_s=0.0), dice=lambda: 0.0)
+    now = 0.0
+    for _ in range(4):
+        ticket = gate.ticket(creates=False)
+        assert gate.enter(ticket, now)
+        gate.done(ticket)
+        gate.limited(ticket, now, 1.0)
+        assert gate.held_until(creates=False) == pytest.approx(now + 1.0)
+        now += 1.0
+
+
 def test_a_refused_create_teaches_how_many_go_at_once() -> None:
     at = gate()
     tickets = [sent(at, 0.0, creates=True) for _ in range(20)]

@@ -47,6 +47,8 @@ class RateLimit(Struct, frozen=True, kw_only=True):
     first_pause_s: float = 1.0
     longest_pause_s: float = 30.0
     """Where the vendor does not say when to come back the pause doubles from the one to the other."""
+    shortest_pause_s: float = 0.1
+    """Where it does say so, and refuses again, the pause is at least this long, then at least twice as long, and on."""
     spread_s: float = 0.05
     """Who waited is let go one after the other, at most so far apart, so that a pause does not end in a burst."""
     relearn_s: float = 60.0

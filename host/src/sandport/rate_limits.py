@@ -211,14 +211,15 @@ class Gate:
     def _pause(self, pause: _Pause, ticket: Ticket, now: float, retry_after_s: float | None) -> None:
         # Calls that were sent before the pause was known fail one after the other: that is one refusal and not many.
         is_news = ticket.sent_at > pause.began
-        if retry_after_s is None:
-            if not is_news:
-                return
-            pause.streak += 1
-            longest = self._policy.longest_pause_s
-            retry_after_s = min(longest, self._policy.first_pause_s * 2.0 ** min(pause.streak - 1, 64))
         if is_news:
+            pause.streak += 1
             pause.began = now
+            # Also where it says when to come back: who says "at once", and refuses again, is not asked without end.
+            first_s = self._policy.first_pause_s if retry_after_s is None else self._policy.shortest_pause_s
+            least_s = min(self._policy.longest_pause_s, first_s * 2.0 ** min(pause.streak - 1, 64))
+            retry_after_s = max(retry_after_s or 0.0, least_s)
+        elif retry_after_s is None:
+            return
         if now + retry_after_s > pause.until:
             pause.until = now + retry_after_s
             pause.next_go = pause.until + self._policy.spread_s * self._dice()
