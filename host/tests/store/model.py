@@ -254,7 +254,7 @@ class ModelStore:
 
     def end_lease(self, ref: Ref, reason: str) -> None:
         for lease in self.open_leases(ref):
-            self.leases[lease.id] = replace(lease, state="ended", reason=reason, ended_at_ms=self.now_ms)
+            self.leases[lease.id] = replace(lease, state="ended", env={}, reason=reason, ended_at_ms=self.now_ms)
             for key in [key for key in self.uses if key[0] == lease.id]:
                 del self.uses[key]
 

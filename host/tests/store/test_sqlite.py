@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from host.tests.store.making import A, B, Books, lease_row, request, run, sandbox_row
 from sandport.clock import VirtualClock
@@ -107,6 +108,47 @@ def test_a_store_with_much_that_is_gone_is_cleared_of_all_of_it(path: Path) -> N
         assert await store.leases(ended=True) == []
 
     run(path, test)
+
+
+SECRETS = {"SHORT": "canary-short", "BYTES": b"canary-\xff", "LONG": "canary-long " * 5000}
+"""The last is spread over pages of its own."""
+
+
+def test_variables_are_in_no_file_once_their_leases_have_ended(path: Path) -> None:
+    """They may be credentials, and rows of what is gone are kept for a month."""
+
+    def holds() -> bool:
+        return any(b"canary" in place.read_bytes() for place in path.parent.iterdir())
+
+    async def test(store: SqliteStore) -> None:
+        async def active(number: int) -> Ref:
+            await store.request(
+                sandbox_row(f"sp{number}"), replace(lease_row(f"le{number}", f"sp{number}"), env=SECRETS)
+            )
+            await store.creating(Ref(f"sp{number}"), by=A, provider_version="1", settle_ms=0)
+            return Ref(f"sp{number}")
+
+        one, two, three, four = [await active(number) for number in range(1, 5)]
+        for ref, lease_id in ((three, "le3"), (four, "le4")):
+            await store.created(ref, lease_id, by=A, handle="h", lease_result=b"{}", expires_at_ms=None)
+        assert (await store.lease("le3")).env == SECRETS
+        assert holds()
+        await store.refused(one, "le1", by=A, reason="quota")
+        await store.doubtful(two, by=A, reason="no answer")
+        await store.rest(three, "le3", by=A, reason="over")
+        await store.ending(four, by=A, reason="over")
+        assert [(lease.state, lease.env) for lease in await store.leases(ended=True)] == [("ended", {})] * 4
+        # Where the host lives on, a checkpoint does it.
+        other = sqlite3.connect(path)
+        assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+        other.close()
+        assert not holds()
+
+    run(path, test)
+    assert not holds()
+    db = file.connect(path, store_id=None, now_ms=0)
+    assert db.execute("PRAGMA secure_delete").fetchone() == (1,)
+    db.close()
 
 
 # --- the thread ---

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from host.tests.store.making import request, run
+from host.tests.store.making import lease_row, request, run, sandbox_row
 from sandport.store import file
 from sandport.store.errors import StoreTooNew
 from sandport.store.schema import MIGRATIONS, Migration
+from sandport.store.sqlite import SqliteStore
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -42,6 +44,28 @@ def test_a_store_of_every_earlier_version_is_brought_to_this_one(path: Path, tak
     db.close()
     run(path, lambda store: request(store, 1))
     assert _schema(path) == _schema(fresh)
+
+
+def test_a_store_of_before_loses_the_variables_of_what_has_ended_and_no_others(path: Path) -> None:
+    async def fill(store: SqliteStore) -> None:
+        for number in ("1", "2"):
+            row = replace(lease_row(f"le{number}", f"sp{number}"), env={"LONG": f"canary-{number} " * 5000})
+            await store.request(sandbox_row(f"sp{number}"), row)
+
+    run(path, fill)
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("UPDATE lease SET state = 'ended' WHERE id = 'le1'")
+    db.execute("PRAGMA user_version = 2")
+    db.close()
+
+    async def look(store: SqliteStore) -> None:
+        assert (await store.lease("le1")).env == {}
+        assert list((await store.lease("le2")).env) == ["LONG"]
+
+    assert b"canary-1" in path.read_bytes()
+    run(path, look)
+    assert b"canary-1" not in path.read_bytes()
+    assert b"canary-2" in path.read_bytes()
 
 
 def _schema(path: Path) -> list[tuple[object, ...]]:

@@ -15,6 +15,7 @@ from . import queries
 from .errors import InUse, NameTaken, Stale
 from .records import Leased, LeaseRow, Ref, SandboxRow, Use, What
 from .rows import (
+    EMPTY,
     LEASE,
     LEASE_COLUMNS,
     SANDBOX,
@@ -78,7 +79,9 @@ _RELEASE = _update("release", "owner = NULL")
 _FORGET = _update("forget", "owner = NULL, last_error = ?", owner="1")
 
 _OF_REF = "sandbox_key = (SELECT key FROM sandbox WHERE id = ?) AND generation = ?"
-_END_LEASE = f"UPDATE lease SET state = 'ended', reason = ?, ended_at_ms = ? WHERE {_OF_REF} AND state <> 'ended'"
+# Its variables may be secrets, and nobody runs anything in it any more.
+_ENDED = f"state = 'ended', env = x'{EMPTY.hex()}', reason = ?, ended_at_ms = ?"
+_END_LEASE = f"UPDATE lease SET {_ENDED} WHERE {_OF_REF} AND state <> 'ended'"
 _DROP_USES = f"DELETE FROM use WHERE lease_key = (SELECT key FROM lease WHERE {_OF_REF})"
 _OTHERS_USES = f"""
     SELECT {USE_COLUMNS} FROM use JOIN lease ON lease.key = lease_key
@@ -128,7 +131,7 @@ def created(
 
 def refused(db: Connection, now_ms: int, ref: Ref, lease_id: str, by: str, reason: str) -> None:
     _move(db, "refused", _REFUSED, (now_ms,), ref, by)
-    _change_lease(db, ref, lease_id, "state = 'ended', reason = ?, ended_at_ms = ?", (_told(reason), now_ms))
+    _change_lease(db, ref, lease_id, _ENDED, (_told(reason), now_ms))
     db.execute(_DROP_USES, (ref.sandbox_id, ref.generation))
     _receipt(db, ref, now_ms, "refused", reason, by)
 

@@ -90,7 +90,7 @@ class LeaseRow(Struct, frozen=True, kw_only=True):
     work_item: str | None = None
     workload: str | None = None
     env: dict[str, str | bytes] = {}
-    """Variables for every command."""
+    """Variables for every command, in plain text for whoever attaches; none once it has ended."""
     requested_at_ms: int = 0
     """The store sets it, as it does the two below."""
     active_at_ms: int | None = None

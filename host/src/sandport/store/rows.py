@@ -32,7 +32,8 @@ _pack = msgspec.msgpack.Encoder().encode
 _secrets = msgspec.msgpack.Decoder(dict[str, str]).decode
 # Its text and its bytes are told apart by the format; a decoder with a type refuses such a union.
 _env = msgspec.msgpack.Decoder().decode
-_EMPTY: Final = _pack({})
+EMPTY: Final = _pack({})
+"""No secrets, or no variables, as they are written."""
 
 
 def _bytes(value: object) -> bytes:
@@ -56,7 +57,7 @@ def sandbox_values(row: SandboxRow, now_ms: int) -> Values:
         row.provider_version,
         row.environment,
         row.config,
-        _pack(row.secrets) if row.secrets else _EMPTY,
+        _pack(row.secrets) if row.secrets else EMPTY,
         row.tenant,
         row.handle,
         row.lease_result,
@@ -90,7 +91,7 @@ def lease_values(row: LeaseRow, now_ms: int) -> Values:
         row.workspace,
         row.work_item,
         row.workload,
-        _pack(row.env) if row.env else _EMPTY,
+        _pack(row.env) if row.env else EMPTY,
         now_ms,
         now_ms if row.state == "active" else None,
         None,

@@ -106,5 +106,11 @@ _FIRST: Final = Migration(
 
 _WORK_ITEM: Final = Migration("the embedder's id of a task", ("ALTER TABLE lease ADD COLUMN work_item TEXT",))
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _WORK_ITEM)
+# x'80' is MessagePack's empty map. What it replaces is overwritten: `file` opens with secure_delete.
+_NO_OLD_VARIABLES: Final = Migration(
+    "leases that have ended keep no variables",
+    ("UPDATE lease SET env = x'80' WHERE state = 'ended' AND env <> x'80'",),
+)
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _WORK_ITEM, _NO_OLD_VARIABLES)
 """All steps, the oldest first; the version of a store is how many of them it has taken."""

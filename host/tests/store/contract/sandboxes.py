@@ -48,6 +48,7 @@ async def an_ended_lease_leaves_receipts_and_nobody(books: Books) -> None:
     await books.a.gone(had.sandbox.ref, by=A, detail="destroyed, and the list says so")
     over = await books.a.leased(had.lease.id)
     assert (over.sandbox.state, over.sandbox.owner, over.lease.state) == ("gone", None, "ended")
+    assert over.lease.env == {}
     assert over.lease.ended_at_ms == books.clock.now_ms()
     receipts = await books.b.receipts(had.sandbox.id)
     assert [(receipt.what, receipt.instance) for receipt in receipts] == [
@@ -67,6 +68,7 @@ async def a_refused_create_is_gone_at_once(books: Books) -> None:
         await books.a.refused(had.sandbox.ref, had.lease.id, by=A, reason="quota")
         over = await books.b.leased(had.lease.id)
         assert (over.sandbox.state, over.lease.state, over.lease.reason) == ("gone", "ended", "quota")
+        assert over.lease.env == {}
         assert await books.a.uses(had.lease.id) == []
 
 
