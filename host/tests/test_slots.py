@@ -1,6 +1,8 @@
 """Slots: never more than there are, none lost, nobody forgotten."""
 
 import asyncio
+import gc
+import weakref
 from typing import Literal
 
 import pytest
@@ -119,6 +121,21 @@ async def test_who_gets_none_in_time_is_told_and_takes_none() -> None:
         await slots.take(0.01)
     slots.free()
     assert (slots.used, slots.take_now()) == (0, True)
+
+
+@pytest.mark.anyio
+async def test_who_gives_up_is_forgotten_while_all_is_held() -> None:
+    slots = Slots(1)
+    assert slots.take_now()
+    tasks = [asyncio.ensure_future(slots.take(None)) for _ in range(100)]
+    await turn()
+    kept = [weakref.ref(waiter) for waiter in slots._waiters]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    del tasks, task
+    gc.collect()
+    assert [waiter for waiter in kept if waiter() is not None] == []
 
 
 @pytest.mark.anyio

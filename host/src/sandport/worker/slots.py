@@ -46,6 +46,8 @@ class Slots:
         except BaseException:  # a cancel above all
             if waiter.done() and not waiter.cancelled():
                 self.free()  # it was handed over at the same moment
+            elif waiter in self._waiters:
+                self._waiters.remove(waiter)  # or whoever asks in vain while all is held would be kept for ever
             raise
 
     def free(self) -> None:
