@@ -8,7 +8,8 @@ from sandport_conformance.checks.l0_record import Record, read_message
 from sandport_conformance.messages import read
 from sandport_conformance.session import Session
 
-ERROR = {"code": -32601, "message": "no", "data": {"condition": "MethodNotFound", "dispatched": "no"}}
+NO: dict[str, object] = {"condition": "MethodNotFound", "dispatched": "no"}
+ERROR = {"code": -32601, "message": "no", "data": NO}
 
 
 def broken(session: Session, line: bytes) -> set[str]:
@@ -54,6 +55,10 @@ def error(**changes: object) -> bytes:
         (error(data={"condition": "MethodNotFound"}), {"ERR-2"}),
         (error(data={"condition": "MethodNotFound", "dispatched": "no", "retry": "perhaps"}), {"ERR-2"}),
         (error(code=-32603, data={"condition": "Internal"}), set()),
+        (error(data=NO | {"retryAfterMs": -1}), {"MSG-23"}),
+        (error(data=NO | {"partial": {"stdout": {"totalBytes": -1}}}), {"MSG-23"}),
+        (b'{"jsonrpc":"2.0","method":"progress","params":{"id":1,"done":-1}}', {"MSG-23"}),
+        (b'{"jsonrpc":"2.0","method":"progress","params":{"id":1,"done":null,"message":"it is x, above 5"}}', set()),
     ],
 )
 def test_a_line_breaks_these_requirements_and_no_others(session: Session, line: bytes, requirements: set[str]) -> None:
@@ -65,3 +70,23 @@ def test_a_duration_is_an_integer_where_the_schema_says_so(session: Session) -> 
     result = b'{"jsonrpc":"2.0","id":"x","result":{"ended":"exited","exitCode":0,"durationMs":%s}}'
     assert broken(session, result % b"12") == set()
     assert broken(session, result % b"12.0") == {"MSG-17"}
+
+
+@pytest.mark.parametrize(
+    ("members", "requirements"),
+    [
+        (b'"ended":"exited","exitCode":255', set()),
+        (b'"ended":"exited","exitCode":256', {"MSG-23"}),
+        (b'"ended":"exited","exitCode":-1', {"MSG-23"}),
+        (b'"ended":"signalled","signal":64', set()),
+        (b'"ended":"signalled","signal":0', {"MSG-23"}),
+        (b'"ended":"signalled","signal":128', {"MSG-23"}),
+        (b'"ended":"exited","exitCode":0,"durationMs":-1', {"MSG-23"}),
+        (b'"ended":"exited","exitCode":0,"stdout":{"totalBytes":9007199254740992}', {"MSG-23"}),
+    ],
+)
+def test_every_number_of_an_answer_is_held_to_its_range(
+    session: Session, members: bytes, requirements: set[str]
+) -> None:
+    session.requests.append(("x", "execute", {}))
+    assert broken(session, b'{"jsonrpc":"2.0","id":"x","result":{%s}}' % members) == requirements

@@ -25,6 +25,10 @@ BAD = [
     ("execute", {"ended": "exited", "exitCode": None}, "result.exitCode is None, not of type integer"),
     ("execute", {"ended": "signalled", "signal": 9, "exitCode": 1}, "result.exitCode is 1"),
     ("execute", {"ended": "exited", "exitCode": 0, "stdout": {"data": "a"}}, "which is not base64"),
+    ("execute", {"ended": "exited", "exitCode": 256}, "result.exitCode is 256, above 255"),
+    ("execute", {"ended": "exited", "exitCode": -1}, "result.exitCode is -1, below 0"),
+    ("execute", {"ended": "signalled", "signal": 65}, "result.signal is 65, above 64"),
+    ("acquireLease", {"handle": "h", "workingDirectory": "/", "maxProcesses": 0}, "result.maxProcesses is 0, below 1"),
     ("acquireLease", {"handle": "h"}, "result has no workingDirectory"),
     ("acquireLease", {"handle": "h", "workingDirectory": 1}, "result.workingDirectory is 1"),
 ]
@@ -50,7 +54,8 @@ def test_a_pattern_means_the_whole_text(sandbox_id: str) -> None:
 def test_every_keyword_of_the_schema_is_understood() -> None:
     """One that the validator passes over would let anything pass."""
     read = {
-        *("$ref", "type", "const", "enum", "pattern", "contentEncoding", "minimum", "exclusiveMinimum", "minItems"),
+        *("$ref", "type", "const", "enum", "pattern", "contentEncoding", "minItems"),
+        *("minimum", "maximum", "exclusiveMinimum"),
         *("required", "properties", "additionalProperties", "propertyNames", "items", "prefixItems"),
         *("anyOf", "oneOf", "allOf", "not", "if", "then", "else"),
         *("description", "default"),

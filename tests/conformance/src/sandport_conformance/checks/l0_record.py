@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,6 +123,8 @@ def read_message(record: Record, session: Session, message: Message) -> None:
     if fractions:
         for text in _fractions(session, body):
             record.add("MSG-17", session, f"{text}: {shown}")
+    for text in _out_of_range(session, body):
+        record.add("MSG-23", session, f"{text}: {shown}")
     if "error" in body and "method" not in body:
         record.errors += 1
         for requirement, text in _faults_of_error(body["error"]):
@@ -132,19 +135,33 @@ def _fractions(session: Session, body: Json) -> list[str]:
     """Where an integer of the protocol was written with a fraction or an exponent."""
     root = schema.protocol()
     found = ["the id is an integer"] if isinstance(body.get("id"), Fraction) else []
-    if "method" in body:
-        note = root["notifications"].get(body["method"])
-        rule, value = (note["params"], body.get("params")) if note else ({}, None)
-    elif "error" in body:
-        rule, value = {"$ref": "#/$defs/ErrorObject"}, body["error"]
-    else:
-        method = next((method for sent, method, _ in session.requests if same_id(sent, body.get("id"))), "")
-        known = root["methods"].get(method)
-        rule, value = (known["result"], body.get("result")) if known else ({}, None)
+    rule, value = _ruled(session, body)
     fractions = [fault for fault in schema.faults(value, rule, root, "it") if "not of type integer" in fault]
     # What is no number at all is another fault; a whole one in its place would be none here.
     whole = schema.faults(_whole(value), rule, root, "it")
     return found + [fault for fault in fractions if fault not in whole]
+
+
+def _out_of_range(session: Session, body: Json) -> list[str]:
+    """Numbers of a message that lie outside of what the schema gives them."""
+    if body.get("method") == "output":
+        return []  # most of what is written, and its offsets are judged one by one (OUT-2)
+    rule, value = _ruled(session, body)
+    faults = schema.faults(value, rule, schema.protocol(), "it")
+    return [fault for fault in faults if re.search(r", (below|above) -?\d+$", fault)]
+
+
+def _ruled(session: Session, body: Json) -> tuple[Json, Any]:
+    """What a message holds, and the schema of that; an empty one where it has none."""
+    root = schema.protocol()
+    if "method" in body:
+        note = root["notifications"].get(body["method"]) if isinstance(body["method"], str) else None
+        return (note["params"], body.get("params")) if note else ({}, None)
+    if "error" in body:
+        return {"$ref": "#/$defs/ErrorObject"}, body["error"]
+    method = next((method for sent, method, _ in session.requests if same_id(sent, body.get("id"))), "")
+    known = root["methods"].get(method)
+    return (known["result"], body.get("result")) if known else ({}, None)
 
 
 def _whole(value: Any) -> Any:
@@ -286,6 +303,18 @@ def integers_are_written_as_such(lab: Lab) -> None:
 def no_member_is_written_twice(lab: Lab) -> None:
     """No object has a member twice."""
     expect_unbroken(lab, "MSG-18")
+
+
+@check(
+    "MSG-23",
+    uses=Uses.RECORD,
+    why="A host refuses the answer; one that does not shows nonsense, or keeps the low bits: exit code 256 becomes 0.",
+    broken="measures a duration with a clock that can be set back, or passes a vendor's number on as it is",
+    fix="Take the ranges from the schema (`minimum`, `maximum`), and durations from a monotonic clock.",
+)
+def every_number_lies_in_its_range(lab: Lab) -> None:
+    """No number in any answer or notification of the run lies outside of the range that the schema gives it."""
+    expect_unbroken(lab, "MSG-23")
 
 
 @check(

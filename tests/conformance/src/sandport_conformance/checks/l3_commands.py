@@ -7,7 +7,7 @@ import time
 
 from sandport_conformance.declaration import Needs, Uses, check
 from sandport_conformance.lab import Lab
-from sandport_conformance.outcomes import NotApplicable, expect
+from sandport_conformance.outcomes import Failed, NotApplicable, expect
 from sandport_conformance.sandbox import output_of
 
 _ODD = "a b\t\"c\" 'd' $HOME `e` *; # ünï\nlast"
@@ -110,6 +110,42 @@ def a_death_by_signal_is_told_as_one(lab: Lab) -> None:
         result = lab.sandbox.execute(lab.command("die", signal=number))
         told = (result.get("ended"), result.get("signal"), result.get("exitCode"))
         expect(told == ("signalled", number, None), f"signal {number} is told as ended, signal, exitCode = {told}")
+
+
+@check(
+    "CMD-30",
+    uses=Uses.SHARED,
+    why="Whatever the code goes on to keeps eight bits of it: 256, the wait status of a failure, becomes success.",
+    broken="passes on a wait status, or whatever number its vendor has for the end",
+    fix="Take code and signal out of the status (`os.waitstatus_to_exitcode`); where a number tells neither, answer an "
+    "error with `partial`.",
+)
+def no_other_number_stands_for_an_exit_code_or_a_signal(lab: Lab) -> None:
+    """However a program ends, its result has a code from 0 to 255 or a signal from 1 to 64, as the schema has it."""
+    sandbox = lab.sandbox
+    for argv in (*(lab.command("exit", code=code) for code in (0, 1, 255)), lab.command("die", signal=15)):
+        body = sandbox.session.answer(sandbox.start(argv)).body
+        result = body.get("result")
+        if not isinstance(result, dict):
+            raise Failed(f"a command that ends should have a result, and was answered {body!r:.200}")
+        for member, least, most in (("exitCode", 0, 255), ("signal", 1, 64)):
+            number = result.get(member)
+            fits = number is None or (isinstance(number, int) and least <= number <= most)
+            expect(fits, f"{member} is {number!r:.40}, not from {least} to {most}")
+
+
+@check(
+    "CMD-31",
+    uses=Uses.SHARED,
+    why="A host that was told so looks for a limit that there is not, and the true end is lost.",
+    broken="calls every end by a signal a time-out",
+    fix="Answer `timedOut` only where your own timer for `timeoutMs` has ended the command; else `signalled`.",
+)
+def without_a_limit_nothing_times_out(lab: Lab) -> None:
+    """A command without `timeoutMs` that a signal ends is `signalled`, not `timedOut`."""
+    for number in (9, 15):
+        result = lab.sandbox.execute(lab.command("die", signal=number))
+        expect(result.get("ended") != "timedOut", f"no limit was given, and it was told as {result!r:.200}")
 
 
 @check(

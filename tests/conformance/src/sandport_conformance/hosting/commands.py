@@ -43,6 +43,34 @@ for _part, (_impostor, _title) in _LIARS.items():
     _declare(_part, _impostor, _title)
 
 
+_NO_END = {
+    "code": ("AWaitStatus", "256", "A result with exit code 256, a wait status, is an error that says so."),
+    "negative": ("ANegativeCode", "-256", "A result with exit code -256 is an error that says so."),
+    "signal": ("NoSuchSignal", "128", "A result with signal 128 is an error that says so."),
+    "duration": ("EndsBeforeItBegan", "-5000", "A result with a duration below 0 is an error that says so."),
+}
+
+
+def _declare_range(part: str, impostor: str, number: str, title: str) -> None:
+    def run(stage: Stage) -> None:
+        played = stage.play(f"commands:{impostor}", "--again")
+        played.failed("ProtocolViolation", dispatched=("unknown", "yes"), says=(number,))
+        played.succeeded("next")
+        played.one_worker()
+
+    run.__doc__ = title
+    host_check(
+        "MSG-24",
+        part=part,
+        why="A system keeps eight bits of an exit code: 256 that is passed on makes a failed test pass.",
+        broken="believes any number",
+    )(run)
+
+
+for _part, (_impostor, _number, _title) in _NO_END.items():
+    _declare_range(_part, _impostor, _number, _title)
+
+
 @host_check(
     "CRED-6",
     why="The ceiling holds the host's memory only if it is kept against those who break it.",

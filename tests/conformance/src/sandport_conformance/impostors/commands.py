@@ -83,6 +83,30 @@ class CodeAndSignal(Liar):
     result = {**Liar.result, "ended": "signalled", "signal": 9}  # noqa: RUF012 - read only
 
 
+class AWaitStatus(Liar):
+    """Says 256, the wait status of a program that exited with 1."""
+
+    result = {**Liar.result, "exitCode": 256}  # noqa: RUF012 - read only
+
+
+class ANegativeCode(Liar):
+    """Says -256, of which eight bits are 0 too."""
+
+    result = {**Liar.result, "exitCode": -256}  # noqa: RUF012 - read only
+
+
+class NoSuchSignal(Liar):
+    """Says signal 128, to which a shell adds 128."""
+
+    result = {**NoExitCode.result, "ended": "signalled", "signal": 128}  # noqa: RUF012 - read only
+
+
+class EndsBeforeItBegan(Liar):
+    """Says that a command took less than no time."""
+
+    result = {**Liar.result, "durationMs": -5_000}  # noqa: RUF012 - read only
+
+
 class KeepsNoCredit(Liar):
     """Sends 128 MiB without looking at its credit."""
 

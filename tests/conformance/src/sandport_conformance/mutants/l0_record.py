@@ -70,6 +70,14 @@ class WritesMembersTwice(Healthy):
         return line.removesuffix(b"}\n") + b',"jsonrpc":"2.0"}\n' if "error" in message else line
 
 
+@mutant("MSG-23")
+class MeasuresBackwards(Healthy):
+    """Measures durations by a clock that was set back meanwhile."""
+
+    def encode(self, message: Json) -> bytes:
+        return re.sub(rb'"durationMs":(\d+)', rb'"durationMs":-1\1', super().encode(message))
+
+
 @mutant("ERR-1")
 class UsesCodesOfItsOwn(Healthy):
     """Has a code that is in no table for methods that it does not know."""

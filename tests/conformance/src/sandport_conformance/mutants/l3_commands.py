@@ -109,6 +109,48 @@ class CutsTheCode(Healthy):
     leases_class = leases_with(SevenBits)
 
 
+class WaitStatus(TellsAnother):
+    """Has the code where `wait` has it."""
+
+    def changed(self, result: Json) -> Json:
+        return {**result, "exitCode": result["exitCode"] << 8} if result["ended"] == "exited" else result
+
+
+@mutant("CMD-3", "CMD-30")
+class PassesOnTheWaitStatus(Healthy):
+    """Answers exit code 256 for a program that exited with 1."""
+
+    leases_class = leases_with(WaitStatus)
+
+
+class MadeUpSignal(TellsAnother):
+    """Counts signals as a shell does."""
+
+    def changed(self, result: Json) -> Json:
+        return {**result, "signal": 128 + result["signal"]} if "signal" in result else result
+
+
+@mutant("CMD-4", "CMD-30")
+class AddsAShellsNumber(Healthy):
+    """Answers signal 137 for a program that was killed."""
+
+    leases_class = leases_with(MadeUpSignal)
+
+
+class KilledIsLate(TellsAnother):
+    """Knows one reason to kill."""
+
+    def changed(self, result: Json) -> Json:
+        return {**result, "ended": "timedOut", "tree": "signalled"} if result["ended"] == "signalled" else result
+
+
+@mutant("CMD-31")
+class CallsEveryKillATimeOut(Healthy):
+    """Says of a command without a limit that it ran too long."""
+
+    leases_class = leases_with(KilledIsLate)
+
+
 class SignalsAsCodes(TellsAnother):
     """Speaks as a shell does."""
 
