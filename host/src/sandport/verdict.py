@@ -14,6 +14,8 @@ from .errors import ProtocolViolation, SandportError
 from .lane import OutputLane
 from .outcome import Captured, Outcome
 
+_STREAMS: tuple[StreamName, ...] = ("stdout", "stderr", "pty")
+
 
 def outcome_of(
     result: CommandResult,
@@ -77,7 +79,7 @@ def with_partial(error: SandportError, captures: Mapping[StreamName, Capture]) -
     error.partial = Partial(
         **{
             name: _joined(captures[name].kept() if name in captures else Kept(), getattr(told, name))
-            for name in Partial.__struct_fields__
+            for name in _STREAMS
         }
     )
     return error
