@@ -67,6 +67,7 @@ CODES = {
     "NotInitialized": -32002,
     "VersionMismatch": -32010,
     "NotAttached": -32011,
+    "SandboxLost": -32013,
     "ConfigInvalid": -32017,
     "NotSupported": -32018,
     "CommandNotFound": -32019,
@@ -863,6 +864,12 @@ class Sandboxes:
             if isinstance(output, Kept):
                 failure.data["partial"] = output.streams  # CANCEL-6
             raise failure
+        if command.lost:
+            # It ran, and did not come to an end of its own (CMD-24).
+            failure = Failure("SandboxLost", "the sandbox was destroyed during the command", dispatched="yes")
+            if isinstance(output, Kept):
+                failure.data["partial"] = output.streams
+            raise failure
         return result
 
 
@@ -980,6 +987,7 @@ class Command:
         self.lock = threading.Lock()
         self.ended, self.ended_at = threading.Event(), 0.0
         self.killed = self.timed_out = False
+        self.lost = False  # whether its sandbox ended first
         self.cut = False  # whether output was left behind that nobody wanted any more
         self.code = self.signal = 0
         self.core_dumped = False
@@ -1083,7 +1091,9 @@ class Command:
         return {**result, "ended": "exited", "exitCode": self.code}
 
     def end(self) -> None:
-        """End the command and what it left in its group, for good."""
+        """End the command and what it left in its group, for good, with its sandbox."""
+        with self.lock:
+            self.lost = not self.ended.is_set()
         self.kill()
         self.ended.wait()
         with contextlib.suppress(ProcessLookupError):

@@ -99,6 +99,8 @@ DEFAULT_COMMANDS: dict[str, tuple[str, ...] | None] = {
         "{text}",
         "{stay}",
     ),
+    # Kills its parent process, where that is not the first of all, and then ends with an exit code.
+    "kill_parent": _sh('[ "$PPID" -gt 1 ] && kill -9 "$PPID"; sleep 0.2; exit "$1"', "{code}"),
     # Writes the text, as a line, again and again to stdout, and the other text to stderr meanwhile: so many bytes each.
     "flood_both": _sh('yes "$1" | head -c "$3" & yes "$2" | head -c "$3" >&2; wait', "{text}", "{other}", "{bytes}"),
     # Sends a signal to the first of the processes whose ids a file holds.

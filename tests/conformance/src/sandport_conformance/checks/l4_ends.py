@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,10 +17,10 @@ from sandport_conformance.schema import Json, condition_of
 from sandport_conformance.session import Id, Session
 from sandport_conformance.stories import LIFE, Stage, tell
 
+from .l3_lost import LOST, expect_partial, expect_ran
 from .l4_leases import expires_at, settle, time_of_an_acquire
 from .leases import path_of
 
-_LOST = ("SandboxLost", "LeaseNotFound", "Cancelled")
 _CUTS = 5
 _CRASH_GRACE_MS = 2_000
 """Long enough to find what a crash left, short enough to wait for the end of what is not to be found."""
@@ -124,7 +123,7 @@ def expect_lost(answer: Json, what: str) -> None:
     if "result" in answer:
         raise Failed(f"{what} is answered with a result: {answer['result']!r:.200}")
     condition = condition_of(answer["error"]["code"])
-    expect(condition in _LOST, f"{what} is answered {condition}, and should be one of {', '.join(_LOST)}")
+    expect(condition in LOST, f"{what} is answered {condition}, and should be one of {', '.join(LOST)}")
 
 
 @check(
@@ -189,11 +188,8 @@ def a_command_whose_sandbox_is_destroyed_is_an_error(lab: Lab) -> None:
     told = tell(lab, LIFE, destroyed_with_all_that_runs)
     expect_lost(told["live"], "a live command whose sandbox was destroyed")
     expect_lost(told["kept"], "a command whose sandbox was destroyed")
-    error = told["kept"]["error"]
-    if condition_of(error["code"]) == "SandboxLost":
-        partial = ((error.get("data") or {}).get("partial") or {}).get("stdout") or {}
-        data = base64.b64decode(partial.get("data", ""))
-        expect(data in (b"half", b""), f"what the command had written is {data!r:.60} in `partial`")
+    expect_ran(told["live"]["error"], "a live command whose sandbox was destroyed")
+    expect_partial(told["kept"]["error"], b"half", "a command whose sandbox was destroyed")
 
 
 @check(
@@ -209,6 +205,7 @@ def a_command_whose_sandbox_another_destroys_is_an_error(lab: Lab) -> None:
     """A command whose sandbox another worker destroys is answered with an error that says so."""
     told = tell(lab, LIFE, destroyed_by_another_worker)
     expect_lost(told["live"], "a command whose sandbox another worker destroyed")
+    expect_ran(told["live"]["error"], "a command whose sandbox another worker destroyed")
 
 
 # ------------------------------------------------------------------ expired
@@ -379,6 +376,7 @@ def a_command_that_outlasts_its_sandbox_is_an_error(lab: Lab) -> None:
     """A command that runs at `expiresAtMs` of its sandbox is answered with an error that says so."""
     told = tell(lab, LIFE, expired_while_a_command_runs)
     expect_lost(told.answer, "a command whose sandbox expired")
+    expect_ran(told.answer["error"], "a command whose sandbox expired")
 
 
 # ------------------------------------------------------------------ crashed in the middle
