@@ -28,4 +28,4 @@ def test_a_command_that_starts_while_its_sandbox_is_destroyed_does_not_outlive_i
         assert left == []
         result = worker.answer(command)
         ends.add(result.get("ended") or result["condition"])
-    assert ends <= {"signalled", "NotAttached"}
+    assert ends <= {"SandboxLost", "NotAttached"}
