@@ -129,3 +129,12 @@ def test_what_a_killed_copy_staged_is_missing_to_nobody(sandport: Command) -> No
     done = sandport("run", "--in", "d:d", "--out", "d:back", "--", "sh", "-c", "cp d/f d/.sandport-0123456789abcdef")
     assert done.code == 0, done.err
     assert os.listdir(sandport.cwd / "back") == ["f"]
+
+
+def test_a_fifo_of_this_machine_is_no_target(sandport: Command) -> None:
+    os.mkfifo(sandport.cwd / "fifo")
+    (sandport.cwd / "link").symlink_to("fifo")
+    for target in ("fifo", "link"):
+        done = sandport("run", "--out", f"r:{target}", "--", "sh", "-c", "echo started >&2; echo 1 >r")
+        assert (done.code, "neither a file nor a folder" in done.err, "started" in done.err) == (2, True, False)
+    assert (sandport.cwd / "fifo").is_fifo()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from host.tests.sync.trees import Directory, File, Link, Node, look, make, make_socket
+from host.tests.sync.trees import Directory, File, Link, Node, look, make, make_socket, scratch_below
 from sandport.sandbox import Sandbox
 from sandport.sync import SyncProgress, SyncResult
 from sandport.sync.errors import PathOutsideRootError, TargetBusyError, UnsafeTargetError
@@ -369,6 +369,31 @@ def test_what_has_no_bytes_is_skipped_and_told(ways: Ways, way: str) -> None:
     assert os.listdir(folder / "out") == ["file"]
     # What the worker's own program leaves out it tells in words.
     assert (went.skipped_count + went.changed_count, went.files) == (2, 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_no_file_on_this_machine_keeps_its_name(ways: Ways, way: str) -> None:
+    """`sync_out(name, "/dev/null")` as root would leave a file there, for every program to write into."""
+    sandbox, folder = ways.sandboxes[way], ways.fresh()
+    place = Path(os.fsdecode(inside(sandbox, folder.name)))
+    make(place, Directory({b"f": File(b"new"), b"g": File(b"new")}))
+    out = folder / "out"
+    make(out, Directory({b"g": File(b"old")}))
+    os.mkfifo(out / "f")
+    (folder / "link").symlink_to("out/f")
+    for dry_run in (True, False):
+        for source, target in ((f"{folder.name}/f", out / "f"), (f"{folder.name}/f", folder / "link")):
+            for delete in (False, True):
+                with pytest.raises(TargetBusyError, match="FIFO"):
+                    ways.run(sandbox.sync_out(source, target, dry_run=dry_run, delete=delete))
+        with pytest.raises(TargetBusyError, match="FIFO"):
+            ways.run(sandbox.sync_out(folder.name, out, dry_run=dry_run))
+    assert stat.S_ISFIFO((out / "f").lstat().st_mode)
+    assert (folder / "link").is_symlink()
+    assert scratch_below(folder) == set()
+    # A mirror is asked to make the target what the source is.
+    assert ways.run(sandbox.sync_out(folder.name, out, delete=True)).whole
+    assert (out / "f").read_bytes() == b"new"
 
 
 # ------------------------------------------------------------------ cancels

@@ -139,6 +139,8 @@ def _check_target(local: str, option: str, *, holds: bool) -> None:
     if os.path.lexists(local):
         if os.path.isdir(local):
             place = local
+        elif os.path.exists(local) and not os.path.isfile(local):
+            raise UsageError(f"{option}: {local!r} is neither a file nor a folder here; name another target")
         elif holds or local.endswith("/"):
             raise UsageError(f"{option}: {local!r} is a file here, and a folder comes; name another target")
         else:

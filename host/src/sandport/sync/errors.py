@@ -72,7 +72,10 @@ class SourceMissingError(SyncError):
 
 
 class TargetBusyError(SyncError):
-    """A directory stands where a file should go, or something else where a directory should go."""
+    """A directory stands where a file should go, or something else where a directory should go.
+
+    On this machine also where a device, a FIFO or a socket stands, or a link to one: no copy takes their names.
+    """
 
 
 class TooLargeError(SyncError):

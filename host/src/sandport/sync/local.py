@@ -25,8 +25,8 @@ from sandport.sync.rehearsal import RehearsalTree
 from sandport.sync.result import SyncProgress, SyncResult
 from sandport.sync.selection import Selection
 from sandport.sync.small_files import OPEN_FILE
+from sandport.sync.special import kind_of, refuse_special
 from sandport.sync.target import TargetTree
-from sandport.sync.walk import kind_of
 
 __all__ = [
     "DEFAULT_MAX_BYTES",
@@ -171,7 +171,8 @@ def copy_out(
     The rules are those of `copy_in`, with this machine protected: the source is counted before the first byte is
     written, nothing outside `root_fd` is ever read, and links that could lead out of the copied tree are left out
     and listed in `refused`. Links in `source` itself are resolved as long as they stay below `root_fd`. `target`
-    may be a link to a directory; below it no link is followed, and a link in a file's place is replaced.
+    may be a link to a directory; below it no link is followed, and a link in a file's place is replaced. A device, a
+    FIFO or a socket in a file's place is not, nor a link to one; only in a tree that `delete` mirrors it is.
 
     Args:
         root_fd: The sandbox's working directory, opened for reading. It stays the caller's to close.
@@ -198,7 +199,7 @@ def copy_out(
             then what was already copied stays, and what is over was not written.
         UnsafeTargetError: `delete` would empty a directory that is never emptied.
         TreeMovedError: The sandbox moved a directory away while the copy was inside.
-        TargetBusyError: A directory stands where a file should go, or the other way round.
+        TargetBusyError: A directory stands where a file should go, or the other way round; or what is neither.
         SpaceExhaustedError: The target is full.
         SyncCancelledError: `cancelled` said so.
         SyncError: Anything else; the message says what to do.
@@ -247,7 +248,8 @@ def copy_out(
         place = open_host_target(path, None if is_tree else found.name, make=not dry_run)
         if place.fd is not None:
             stack.callback(os.close, place.fd)
-        tree = _target(place.fd, place.label, None, mirror, replaces=False, dry_run=dry_run)
+        spares = mirror is None or not is_tree
+        tree = _target(place.fd, place.label, None, mirror, replaces=False, spares=spares, dry_run=dry_run)
         if not is_tree:
             name = place.name or found.name
             return copy_file(
@@ -267,11 +269,18 @@ def copy_out(
 
 
 def _target(
-    fd: int | None, label: bytes, owner: tuple[int, int] | None, mirror: Mirror | None, *, replaces: bool, dry_run: bool
+    fd: int | None,
+    label: bytes,
+    owner: tuple[int, int] | None,
+    mirror: Mirror | None,
+    *,
+    replaces: bool,
+    spares: bool = False,
+    dry_run: bool,
 ) -> TargetTree | RehearsalTree:
     if dry_run or fd is None:
-        return RehearsalTree(fd, label=label, mirror=mirror, replaces=replaces)
-    return TargetTree(fd, label=label, owner=owner, mirror=mirror, replaces=replaces)
+        return RehearsalTree(fd, label=label, mirror=mirror, replaces=replaces, spares=spares)
+    return TargetTree(fd, label=label, owner=owner, mirror=mirror, replaces=replaces, spares=spares)
 
 
 def _other_owner(root_fd: int) -> tuple[int, int] | None:
@@ -339,7 +348,13 @@ def open_host_target(path: bytes, file_name: bytes | None, *, make: bool = True)
     Returns:
         The directory, whose descriptor is the caller's to close. It holds no name if the copied tree goes into this
         directory itself.
+
+    Raises:
+        TargetBusyError: A device, a FIFO, a socket or a link to one has that name, or something that is no directory
+            is on the way.
+        SyncError: The system refuses.
     """
+    refuse_special(path, shown=path)
     parent, last = os.path.split(path.rstrip(b"/") or path)
     inside = os.path.isdir(path) or last in (b"", b".", b"..") or (file_name is not None and path.endswith(b"/"))
     opened = path if inside else parent or b"."

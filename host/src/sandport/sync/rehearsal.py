@@ -12,6 +12,7 @@ from sandport.sync.entries import DirectoryEntry, FileEntry, LinkEntry
 from sandport.sync.errors import failure
 from sandport.sync.mirror import Mirror
 from sandport.sync.paths import not_entered
+from sandport.sync.special import refuse_special
 from sandport.sync.target import in_the_way
 
 __all__ = ["RehearsalTree"]
@@ -28,11 +29,19 @@ class RehearsalTree:
         label: How messages call that directory.
         mirror: Asked to remove what is in the way, and must be one that rehearses too; None if that stays.
         replaces: Whether what has the name of the copied file or tree would be replaced, whatever it is.
+        spares: As for the `TargetTree` that is rehearsed.
     """
 
     def __init__(
-        self, root_fd: int | None, *, label: bytes, mirror: Mirror | None = None, replaces: bool = False
+        self,
+        root_fd: int | None,
+        *,
+        label: bytes,
+        mirror: Mirror | None = None,
+        replaces: bool = False,
+        spares: bool = False,
     ) -> None:
+        self._spares = spares
         self._descent = None if root_fd is None else Descent(root_fd)
         self._missing: list[bytes] = [] if root_fd is not None else [b""]
         self._label = label
@@ -108,12 +117,14 @@ class RehearsalTree:
         """See whether a file or link could take its name.
 
         Raises:
-            TargetBusyError: A directory has that name, and would stay.
+            TargetBusyError: A directory has that name, and would stay, or what is spared.
             SyncError: The system refuses.
         """
         if self._missing or self._descent is None:
             return
         name, fd = entry.name, self._descent.fd
+        if self._spares:
+            refuse_special(name, dir_fd=fd, shown=self.path_of(name))
         try:
             status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         except FileNotFoundError:

@@ -29,7 +29,8 @@ from sandport.sync.errors import TooLargeError, failure
 from sandport.sync.ledger import Ledger
 from sandport.sync.selection import Selection
 from sandport.sync.small_files import OPEN_FILE
-from sandport.sync.walk import Entered, Listed, Walk, kind_of, name_lost
+from sandport.sync.special import kind_of
+from sandport.sync.walk import Entered, Listed, Walk, name_lost
 
 __all__ = ["Scanner", "Taker", "Totals", "measure", "was_changed"]
 

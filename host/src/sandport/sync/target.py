@@ -37,6 +37,7 @@ from sandport.sync.removal import remove_name, remove_tree
 from sandport.sync.rights import OWNER_RIGHTS, may_change_mode, open_for_filling
 from sandport.sync.scratch import clear, hold, scratch_name
 from sandport.sync.small_files import CREATE, Making, make_file, write_all
+from sandport.sync.special import refuse_special
 from sandport.sync.swap import put_in_place
 
 __all__ = ["TargetTree", "in_the_way"]
@@ -97,6 +98,7 @@ class TargetTree:
             whatever has its name: it is staged whole, the two change places, and the old one is removed. A copy that
             fails before leaves the old one as it was.
         clears: Whether to remove what killed copies staged in the directories that this one writes into.
+        spares: Whether a file or link takes no name that a device, a FIFO, a socket or a link to one has.
     """
 
     def __init__(
@@ -108,7 +110,9 @@ class TargetTree:
         mirror: Mirror | None = None,
         replaces: bool = False,
         clears: bool = True,
+        spares: bool = False,
     ) -> None:
+        self._spares = spares
         self._clears = clears
         self._descent = Descent(root_fd)
         self._label = label
@@ -371,7 +375,7 @@ class TargetTree:
         """Make a file of bytes that are at hand: what `stage` and `commit` do around writing them.
 
         Raises:
-            TargetBusyError: A directory has that name.
+            TargetBusyError: A directory has that name, or what is spared.
             SyncError: The system refuses.
         """
         making = self._frames[-1].making
@@ -399,7 +403,7 @@ class TargetTree:
         """Complete the file that was begun: its mode, its time, and last its name.
 
         Raises:
-            TargetBusyError: A directory has that name.
+            TargetBusyError: A directory has that name, or what is spared.
             SyncError: The system refuses.
         """
         fd = self._open_fd
@@ -427,7 +431,7 @@ class TargetTree:
         """Make a symbolic link, replacing what has its name.
 
         Raises:
-            TargetBusyError: A directory has that name.
+            TargetBusyError: A directory has that name, or what is spared.
             SyncError: The system refuses.
         """
         try:
@@ -464,6 +468,8 @@ class TargetTree:
     def _take_name(self, scratch: bytes, name: bytes) -> None:
         """Give a staged file or link its name, whatever may have it."""
         fd = self._descent.fd
+        if self._spares:
+            refuse_special(name, dir_fd=fd, shown=self.path_of(name))
         try:
             os.rename(scratch, name, src_dir_fd=fd, dst_dir_fd=fd)
         except OSError as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import functools
 import os
-import stat
 from collections.abc import Callable, Generator
 from typing import Final, NamedTuple, TypeAlias
 
@@ -21,7 +20,7 @@ from sandport.sync.ledger import Ledger
 from sandport.sync.scratch import is_scratch
 from sandport.sync.selection import Selection
 
-__all__ = ["Entered", "Listed", "Step", "Walk", "kind_of", "name_lost", "skip_reserved"]
+__all__ = ["Entered", "Listed", "Step", "Walk", "name_lost", "skip_reserved"]
 
 _RESERVED_NAME: Final = os.fsdecode(RESERVED_PREFIX)
 
@@ -230,14 +229,3 @@ def skip_reserved(path: bytes, ledger: Ledger) -> None:
         ledger.skip(path, "it is what a copy has staged there, or one that was killed", "scratch")
     else:
         ledger.skip(path, "names that begin with .sandport- are reserved", "reserved")
-
-
-def kind_of(mode: int) -> str:
-    """Name what a file that is neither regular, directory nor link is."""
-    if stat.S_ISFIFO(mode):
-        return "FIFO"
-    if stat.S_ISSOCK(mode):
-        return "socket"
-    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-        return "device"
-    return "special file"

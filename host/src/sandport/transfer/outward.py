@@ -28,6 +28,7 @@ from sandport.sync.rehearsal import RehearsalTree
 from sandport.sync.result import SkipKind, SyncProgress, SyncResult
 from sandport.sync.scratch import scratch_name
 from sandport.sync.selection import Selection
+from sandport.sync.special import refuse_special
 from sandport.sync.spool import Spool
 from sandport.sync.target import TargetTree
 from sandport.sync.unpack import inspect, unpack, unpack_file
@@ -71,8 +72,9 @@ async def sync_out(
     """`Sandbox.sync_out` for a sandbox that is not a directory of this machine."""
     if mode is not None and not 0 <= mode <= 0o777:
         raise ValueError(f"mode {mode} is not a set of permission bits; write it in octal, such as 0o600 or 0o755")
-    await far.dialect()
     target = os.fsencode(local)
+    refuse_special(target, shown=target)
+    await far.dialect()
     selection = choice.selection(above=False)
     account = Account(KnownPaths() if choice.delete else None)
     heard = _Heard()
@@ -366,12 +368,13 @@ class _Landing:
         with contextlib.ExitStack() as stack:
             place = open_host_target(self._target, self._name, make=not self._dry_run)
             tree: TargetTree | RehearsalTree
+            spares = mirror is None or inspection is None
             if place.fd is not None:
                 stack.callback(os.close, place.fd)
             if place.fd is None or self._dry_run:
-                tree = RehearsalTree(place.fd, label=place.label, mirror=mirror)
+                tree = RehearsalTree(place.fd, label=place.label, mirror=mirror, spares=spares)
             else:
-                tree = TargetTree(place.fd, label=place.label, mirror=mirror)
+                tree = TargetTree(place.fd, label=place.label, mirror=mirror, spares=spares)
             if inspection is None:
                 assert self._name is not None  # no directory, so it has a name
                 return unpack_file(
