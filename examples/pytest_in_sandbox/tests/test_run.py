@@ -1,6 +1,7 @@
 """The example does what its README says."""
 
 import os
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -83,3 +84,27 @@ def test_a_pytest_that_does_not_come_up_leaves_no_report_and_says_why(
     assert "no-such-option" in said
     assert "pytest wrote no report" in said
     assert not (tmp_path / "report.xml").exists()
+
+
+WAITING = """
+def test_that_waits():
+    print("it waits", flush=True)
+    import time
+    time.sleep(300)
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_sandbox_and_says_so(project: Path, tmp_path: Path) -> None:
+    (project / "test_it.py").write_text(WAITING)
+    command = [sys.executable, example.__file__, str(project), "--", "-s"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert any("it waits" in line for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "interrupted; the sandbox has ended" in said
+    assert list((tmp_path / "home" / "workers" / "local").glob("sp*")) == []

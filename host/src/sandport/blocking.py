@@ -14,27 +14,30 @@ a `for`. The host runs on an event loop in a thread of its own, so the thread th
 notebook's has. Several threads may use one host.
 
 Callbacks (`on_output`, `on_lost`, `is_run_live`) and the hooks of plugins are called in that other thread, and hold up
-the host while they run; they must not call back into it.
+the host while they run. A call back into it raises UsageError: hand what is to be done to another thread.
 
-A Ctrl-C in the middle of a call cancels the call, and leaves the blocks around it in order: leases end. They also end
-with a program, or a notebook's kernel, that leaves no block: one that was opened with `contextlib.ExitStack`, say.
+A Ctrl-C in the middle of a call, or while a block is entered, cancels that, waits for the end of it, and leaves the
+blocks around it in order: leases end. One while a block is left waits on until it is. A second Ctrl-C in either wait is
+raised at once, and the end goes on in the other thread. It is the same with whatever else the handler of a signal
+raises.
+
+Leases also end with a program, or a notebook's kernel, that leaves no block: one that was opened with
+`contextlib.ExitStack`, say. A block that is not left ends when nothing refers to it any more, so hold what `open` or
+`lease` returned for as long as you use what it gave. After its block a host raises UsageError, in a forked child
+StoreClosed; there its blocks are left without effect, for they are the parent's.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
-from concurrent.futures import Future
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
-
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from . import host as _host
 from . import process as _process
 from . import sandbox as _sandbox
+from .blocking_thread import Block, LoopThread, OwnThread, Work
 
 if TYPE_CHECKING:
     from sandport_protocol.v1 import LeaseResult, StreamName
@@ -52,18 +55,9 @@ Other = TypeVar("Other")
 class _Mirror(Generic[It]):
     """Something asynchronous, and the way to the loop that it lives on."""
 
-    def __init__(self, it: It, portal: BlockingPortal) -> None:
+    def __init__(self, it: It, thread: LoopThread) -> None:
         self._it = it
-        self._portal = portal
-
-    def _call(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        future: Future[R] = self._portal.start_task_soon(call)
-        try:
-            return future.result()
-        finally:
-            # Whoever waits may be interrupted by anything that the handler of a signal raises, and the call ends with
-            # that. One that is over, whether it answered or raised, stays as it is.
-            future.cancel()
+        self._thread = thread
 
 
 def _method(call: Callable[Concatenate[It, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[_Mirror[It], P], R]:
@@ -71,27 +65,20 @@ def _method(call: Callable[Concatenate[It, P], Coroutine[Any, Any, R]]) -> Calla
 
     @functools.wraps(call)
     def blocking(self: _Mirror[It], /, *arguments: P.args, **options: P.kwargs) -> R:
-        return self._call(functools.partial(call, self._it, *arguments, **options))
+        return self._thread.call(functools.partial(call, self._it, *arguments, **options))
 
     return blocking
 
 
 def _block(
     begin: Callable[Concatenate[It, P], AbstractAsyncContextManager[Other]],
-    mirror: Callable[[Other, BlockingPortal], R],
+    mirror: Callable[[Other, LoopThread], R],
 ) -> Callable[Concatenate[_Mirror[It], P], AbstractContextManager[R]]:
     """A method that answers a block; what it gives is mirrored too."""
 
     @functools.wraps(begin)
-    @contextlib.contextmanager
-    def blocking(self: _Mirror[It], /, *arguments: P.args, **options: P.kwargs) -> Generator[R]:
-        try:
-            with self._portal.wrap_async_context_manager(begin(self._it, *arguments, **options)) as inside:
-                yield mirror(inside, self._portal)
-        except RuntimeError:
-            # The end of the program came before the end of the block, and has ended what it held.
-            if not _END.reached:
-                raise
+    def blocking(self: _Mirror[It], /, *arguments: P.args, **options: P.kwargs) -> AbstractContextManager[R]:
+        return Block(self._thread, begin(self._it, *arguments, **options), mirror)
 
     return blocking
 
@@ -119,7 +106,7 @@ class Process(_Mirror[_process.Process]):
     @property
     def stdin(self) -> ProcessInput:
         """Its input."""
-        return ProcessInput(self._it.stdin, self._portal)
+        return ProcessInput(self._it.stdin, self._thread)
 
     @property
     def running(self) -> bool:
@@ -130,10 +117,12 @@ class Process(_Mirror[_process.Process]):
         """Every piece of output as it comes; see `sandport.Process.output`."""
         pieces = self._it.output()
         try:
-            while (piece := self._call(lambda: _next(pieces))) is not None:
+            while (piece := self._thread.call(lambda: _next(pieces))) is not None:
                 yield piece
         finally:
-            self._call(lambda: _closed(pieces))
+            # Not waited for: whoever lets an iteration go may be the collector, in any thread. What comes after this on
+            # the loop finds it closed.
+            self._thread.begin(Work(lambda: _closed(pieces)))
 
 
 async def _next(pieces: AsyncIterator[R]) -> R | None:
@@ -194,78 +183,14 @@ class Sandbox(_Mirror[_sandbox.Sandbox]):
         return self._it.kept
 
 
-class _Open:
-    """A thread with a loop, and a host on it."""
-
-    def __init__(self, begin: Callable[[], AbstractAsyncContextManager[_host.Host]]) -> None:
-        self._thread = start_blocking_portal("asyncio")
-        self.portal = self._thread.__enter__()
-        try:
-            self._block = self.portal.wrap_async_context_manager(begin())
-            self.host = self._block.__enter__()
-        except BaseException as error:
-            self._stop(error)
-            raise
-
-    def close(self, error: BaseException | None) -> None:
-        """End both, unless the end of the program has; what is raised is the host's own."""
-        if self not in _END.open:
-            return
-        _END.open.discard(self)
-        trace = None if error is None else error.__traceback__
-        try:
-            self._block.__exit__(None if error is None else type(error), error, trace)
-        finally:
-            self._stop(error)
-
-    def abandon(self) -> None:
-        """The program ends, and nobody left the block: end what it holds, or its thread is waited for for ever."""
-        with contextlib.suppress(Exception):  # nobody is there any more; what failed is in the journal and in the log
-            self._block.__exit__(None, None, None)
-        self._stop(SystemExit())
-
-    def _stop(self, error: BaseException | None) -> None:
-        # With an error what still waits on the loop is cancelled, such as blocks of leases that nobody left.
-        with contextlib.suppress(*(() if error is None else (type(error),))):
-            self._thread.__exit__(None if error is None else type(error), error, None)
-
-
-class _ProgramEnd:
-    """What is still open when the program ends; a program, or a notebook, may leave no block."""
-
-    def __init__(self) -> None:
-        self.open: set[_Open] = set()
-        self.reached = False
-
-    def __call__(self) -> None:
-        self.reached = True
-        while self.open:
-            self.open.pop().abandon()
-
-
-_END = _ProgramEnd()
-# What is registered with `atexit` runs after all threads were waited for. This is where the standard library's own
-# executors end theirs, too; it is called in the reverse order, so before them.
-threading._register_atexit(_END)  # type: ignore[attr-defined]
-
-
 def _opened(
     begin: Callable[P, AbstractAsyncContextManager[_host.Host]],
 ) -> Callable[P, AbstractContextManager[Host]]:
     """What begins a thread with a loop, and a host on it."""
 
     @functools.wraps(begin)
-    @contextlib.contextmanager
-    def blocking(*arguments: P.args, **options: P.kwargs) -> Generator[Host]:
-        opened = _Open(functools.partial(begin, *arguments, **options))
-        _END.open.add(opened)
-        try:
-            yield Host(opened.host, opened.portal)
-        except BaseException as error:
-            opened.close(error)
-            raise
-        else:
-            opened.close(None)
+    def blocking(*arguments: P.args, **options: P.kwargs) -> AbstractContextManager[Host]:
+        return OwnThread(begin(*arguments, **options), Host)
 
     return blocking
 
