@@ -1,7 +1,10 @@
 """Workers for the tests of the engine: each does one thing that the engine must see, name or survive."""
 
 import base64
+import os
+import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +86,27 @@ class WaitsForTheEnd(Healthy):
     def leave(self) -> None:
         if self.over:
             super().leave()
+
+
+def spin() -> None:
+    """Say where, and then be deaf and busy for ever."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Path(tempfile.gettempdir(), f"spinning-{os.getpid()}").touch()
+    while True:
+        pass
+
+
+class SpinsInACommand(Healthy):
+    """Does nothing else any more once it is to run a command."""
+
+    def receive(self, line: bytes) -> None:
+        if b'"execute"' in line:
+            spin()
+        super().receive(line)
+
+
+class SpinsAtTheEnd(Healthy):
+    """Never ends."""
+
+    def end(self) -> None:
+        spin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import sys
 import tempfile
 import threading
 import time
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from . import __version__, folders, schema
+from .cutting_short import destroy_all, leave_all
 from .facts import Facts
+from .interruption import deaf, held_back
 from .masking import Masker
 from .outcomes import Failed, NotStarted, Untestable
 from .processes import TOKEN_VARIABLE
@@ -94,6 +97,7 @@ class Bench:
         self._released: list[Session] = []
         self._left: list[str] = []
         self._toured: set[bool] = set()
+        self._cut = False
         self._over = threading.Event()
         self._pulse = threading.Thread(target=self._beat, name="heartbeats", daemon=True)
 
@@ -144,16 +148,19 @@ class Bench:
         Raises:
             NotStarted: The program could not be run.
         """
+        if self._cut:
+            raise NotStarted("the run was cut short")
         token = secrets.token_hex(16)
-        process = WorkerProcess(
-            (*wrapper, *self.command),
-            environ={**self.settings.environ, **(environ or {}), TOKEN_VARIABLE: token},
-            token=token,
-            masker=self.masker,
-            full_stderr=full_stderr,
-        )
-        session = Session(process, times=self.times, hello_params=self.hello_params())
-        self.record_sessions.append(session)
+        with held_back():
+            process = WorkerProcess(
+                (*wrapper, *self.command),
+                environ={**self.settings.environ, **(environ or {}), TOKEN_VARIABLE: token},
+                token=token,
+                masker=self.masker,
+                full_stderr=full_stderr,
+            )
+            session = Session(process, times=self.times, hello_params=self.hello_params())
+            self.record_sessions.append(session)
         return session
 
     def hello_params(self) -> Json:
@@ -200,9 +207,9 @@ class Bench:
     def _release(self, session: Session) -> None:
         if session in self._released:
             return
-        self._released.append(session)
         grace_s = _ORPHAN_GRACE_MS / 1000 + self.times.moment_s * 5 - (time.monotonic() - self._ended_at[session])
         survivors = session.process.release(grace_s=0.0 if self.disposable else max(0.0, grace_s))
+        self._released.append(session)
         for survivor in () if self.disposable else survivors:
             self._left.append(f"process {survivor.pid} outlived its worker: {survivor.command}")
 
@@ -228,7 +235,7 @@ class Bench:
             **self.settings.with_config,
             **members,
         }
-        request_id = session.request("acquireLease", params)
+        request_id = session.unthrottled(session.request("acquireLease", params))
         answer = session.answer(request_id)
         if "error" in answer.body:
             error = answer.body["error"]
@@ -334,11 +341,33 @@ class Bench:
                 except (Failed, NotStarted) as failure:
                     left.append(f"what is left could not be listed: {failure}")
         finally:
-            self._shared = None
-            self._over.set()
-            self.close(*self.record_sessions)
-            folders.remove(self._state_dir)
+            if not isinstance(sys.exception(), KeyboardInterrupt):  # that is in a hurry: see `cut_short`
+                self._shared = None
+                self._over.set()
+                self.close(*self.record_sessions)
+                folders.remove(self._state_dir)
         return [self.masker.text(text) for text in left + self._left]
+
+    def cut_short(self, interrupt: KeyboardInterrupt) -> None:
+        """End everything within a few seconds, by force what does not go; what may be left is noted on the interrupt.
+
+        No worker can be started any more. Nothing happens the second time.
+        """
+        if self._cut:
+            return
+        with deaf():
+            self._cut = True
+            self._over.set()
+            open_now = [session for session in self.record_sessions if session not in self._released]
+            left = [] if self.disposable else destroy_all(self.record_sessions, self.settings.with_config)
+            leave_all(open_now)
+            for session in open_now:
+                self._released.append(session)
+                session.process.end(eof_s=0.0, term_s=0.0)
+                session.process.release(grace_s=0.0)
+            folders.remove(self._state_dir)
+        for text in left:
+            interrupt.add_note(self.masker.text(f"not known to be gone: {text}"))
 
     def _give_back_shared(self) -> None:
         sandbox, self._shared_sandbox = self._shared_sandbox, None

@@ -6,8 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from signal import Signals
 from typing import TYPE_CHECKING
 
+from .interruption import number_of, stoppable
 from .outcomes import Misuse
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ _EPILOG = """exit codes:
   2  wrong usage, or an author's file that cannot be used
   3  the worker could not be started
   4  a fault of the kit itself
+  128 + n  ended by signal n (SIGINT, SIGTERM, SIGHUP), with what it had started
 
 examples:
   sandport-conformance run -- python worker.py
@@ -44,21 +47,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given and given[0] in DOORS:
-        import importlib
-
-        return int(importlib.import_module(f".{given[0]}", __package__).main(given[1:]))
-    chosen, command = _parse(_parser(), given)
     try:
-        return int(chosen.perform(chosen, command))
+        with stoppable():
+            return _perform(given)
     except Misuse as error:
         sys.stderr.write(f"sandport-conformance: {error}\n")
         return 2
     except BrokenPipeError:
         return 1  # whoever read our output had enough
-    except KeyboardInterrupt:
-        sys.stderr.write("sandport-conformance: interrupted\n")
-        return 130
+    except KeyboardInterrupt as interrupt:
+        number = number_of(interrupt)
+        notes = "".join(f"\n  {note}" for note in getattr(interrupt, "__notes__", ()))
+        sys.stderr.write(f"sandport-conformance: interrupted by {Signals(number).name}{notes}\n")
+        return 128 + number
+
+
+def _perform(given: list[str]) -> int:
+    if given and given[0] in DOORS:
+        import importlib
+
+        return int(importlib.import_module(f".{given[0]}", __package__).main(given[1:]))
+    chosen, command = _parse(_parser(), given)
+    return int(chosen.perform(chosen, command))
 
 
 def _parse(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -193,8 +193,16 @@ class Lab:
         for session in self._own:
             session.process.close_input()  # all of them at once, so that their ends overlap
         self._bench.close(*self._own)
+        self.remove_folders()
+
+    def remove_folders(self) -> None:
+        """Remove what `remove_later` was told."""
         for folder in self._folders:
             folders.remove(folder)
+
+    def cut_short(self, interrupt: KeyboardInterrupt) -> None:
+        """End every worker of the run now; what may still be there is noted on the interrupt."""
+        self._bench.cut_short(interrupt)
 
     def peak_memory_bytes(self) -> int:
         """The most memory that a worker of this check had."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,7 +135,7 @@ def run(*, level: str = _LEVEL, only: Iterable[str] = (), full: bool = False) ->
         checks = tuple(chosen)
     ids = {check.id for check in checks}
     mutants = tuple(mutant for mutant in mutants if names or set(_wanted(mutant)) & ids)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with _given_up_at_once(ThreadPoolExecutor(_AT_ONCE)) as pool:
         wanted_of = {HEALTHY: ids or {name for mutant in mutants for name in _wanted(mutant)}}
         for mutant in mutants:
             if mutant.made_from != HEALTHY:
@@ -149,6 +150,17 @@ def run(*, level: str = _LEVEL, only: Iterable[str] = (), full: bool = False) ->
         met = {mutant.name: pool.submit(_meet, mutant, full=full, times=short) for mutant in order}
         rows = tuple(met[mutant.name].result() for mutant in mutants)
         return Matrix(checks=checks, controls=tuple((name, run.result()) for name, run in controls), rows=rows)
+
+
+@contextmanager
+def _given_up_at_once(pool: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
+    """The pool; what has not begun when an exception comes never does."""
+    with pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _in_parts(wanted: Iterable[str]) -> list[list[str]]:

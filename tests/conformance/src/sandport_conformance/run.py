@@ -76,7 +76,10 @@ class Run:
         self._faults: list[Fault] = []
         self._left: list[str] = []
         self._not_started = ""
+        self._lab: Lab | None = None
         self._finished = False
+        self._ended = False
+        """Whether nothing runs any more."""
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +87,11 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.finish()
+        if isinstance(error, KeyboardInterrupt) and not self._ended:
+            self._finished = True
+            self._cut_short(error)
+        else:
+            self.finish()
 
     def start(self) -> None:
         """Start the worker for the first time.
@@ -100,7 +107,7 @@ class Run:
 
     def judge(self, check: Check) -> Result | None:
         """Run one check; None where the kit itself failed, which is in the report's `faults`."""
-        lab = Lab(self._bench, check)
+        self._lab = lab = Lab(self._bench, check)
         began = time.monotonic()
         outcome: Outcome | None = Outcome.PASS
         reason, fix = "", check.fix
@@ -140,6 +147,10 @@ class Run:
                 self._left = self._bench.finish()
             except Exception:  # noqa: BLE001 - as above
                 self._fault("after the run")
+            except KeyboardInterrupt as interrupt:
+                self._cut_short(interrupt)
+                raise
+            self._ended = True
         bench = self._bench
         return Report(
             command=tuple(map(bench.masker.text, bench.command)),
@@ -172,6 +183,12 @@ class Run:
         return tuple(self._faults)
 
     # -------------------------------------------------------------- inside
+
+    def _cut_short(self, interrupt: KeyboardInterrupt) -> None:
+        self._ended = True
+        self._bench.cut_short(interrupt)
+        if self._lab is not None:
+            self._lab.remove_folders()
 
     def _perform(self, lab: Lab, check: Check) -> None:
         bench = self._bench

@@ -8,6 +8,7 @@ go on.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from . import schema
 from .messages import Message, read, same_id
 from .outcomes import Failed, TimedOut, WorkerGone
 from .schema import Json
+from .throttling import MOST_S, pause_s
 from .times import Times
 from .worker import WorkerProcess
 
@@ -49,6 +51,7 @@ class Session:
         """Every request that was sent with `request`: id, method, params."""
         self.beats = True
         """Whether a worker that was greeted is pinged while nothing else is said to it, as a host does."""
+        self._cancelled: set[Id] = set()
         self._last_id = 0
         self._heartbeat_s = _heartbeat_s(hello_params)
         self._heartbeats = 0
@@ -80,12 +83,21 @@ class Session:
         self.send({"jsonrpc": "2.0", "id": chosen, "method": method, "params": body})
         return chosen
 
+    def request_at_last(self, method: str, params: Json, *, timeout_s: float) -> Id:
+        """Send a request though whatever was being sent may have been cut off in the middle; see `request`."""
+        chosen = self.next_id()
+        self.requests.append((chosen, method, params))
+        line = encode({"jsonrpc": "2.0", "id": chosen, "method": method, "params": params}) + b"\n"
+        self.process.write_at_last(line, timeout_s=timeout_s)
+        return chosen
+
     def notify(self, method: str, params: Json | None = None) -> None:
         """Send a notification."""
         self.send({"jsonrpc": "2.0", "method": method, "params": {} if params is None else params})
 
     def cancel(self, request_id: Id) -> None:
         """Ask for the end of a request."""
+        self._cancelled.add(request_id)
         self.notify("cancel", {"id": request_id})
 
     def beat(self) -> None:
@@ -162,6 +174,22 @@ class Session:
         what = f"answer to {method} (id {request_id!r:.60})"
         return self.wait(lambda m: m.answers(request_id), what, timeout_s=timeout_s or self.patience(method))
 
+    def unthrottled(self, request_id: Id, *, timeout_s: float | None = None) -> Id:
+        """Wait for the answer to a request, and repeat it as a host does while the vendor is asked too much.
+
+        Returns:
+            The id under which the last answer came: the request's own, where it was not RateLimited, or cancelled.
+        """
+        deadline, tries = time.monotonic() + MOST_S, 0
+        while True:
+            tries += 1
+            wait_s = pause_s(self.answer(request_id, timeout_s=timeout_s).body, tries=tries)
+            if wait_s is None or request_id in self._cancelled or time.monotonic() + wait_s > deadline:
+                return request_id
+            self.pump(lambda: False, wait_s)
+            method, params = next((method, params) for sent, method, params in self.requests if sent == request_id)
+            request_id = self.request(method, params)
+
     def answers(self, request_id: Id) -> list[Message]:
         """Every answer to an id that was read so far."""
         self._take()
@@ -173,6 +201,7 @@ class Session:
         Raises:
             Failed: It is an error, does not fit, or did not come.
         """
+        request_id = self.unthrottled(request_id, timeout_s=timeout_s)
         body = self.answer(request_id, timeout_s=timeout_s).body
         method = next((method for sent, method, _ in self.requests if same_id(sent, request_id)), "")
         if "result" not in body:
@@ -198,6 +227,8 @@ class Session:
             limit = timeout_s or self.times.answer_s
             body = self.wait(lambda m: m.answers(None), "error with id null", timeout_s=limit, after=after).body
         else:
+            if "RateLimited" not in conditions:
+                request_id = self.unthrottled(request_id, timeout_s=timeout_s)
             body = self.answer(request_id, timeout_s=timeout_s).body
         wanted = " or ".join(conditions) or "an error"
         if "error" not in body:

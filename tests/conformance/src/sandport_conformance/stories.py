@@ -113,7 +113,11 @@ def _tell_all(lab: Lab, stories: Sequence[Story[Any]]) -> _All:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         stages = {story: Stage(lab) for story in stories}
         told = {story: _Told(pool.submit(story, stage), stage) for story, stage in stages.items()}
-        wait([each.future for each in told.values()])
+        try:
+            wait([each.future for each in told.values()])
+        except KeyboardInterrupt as interrupt:
+            lab.cut_short(interrupt)  # else the threads, which are waited for next, would wait for their workers
+            raise
     return told
 
 

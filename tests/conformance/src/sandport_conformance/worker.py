@@ -149,6 +149,11 @@ class WorkerProcess:
                     self._pending.clear()
                     raise TimedOut(f"the worker did not read its stdin: {left} bytes were left after {timeout_s:.1f} s")
 
+    def write_at_last(self, line: bytes, *, timeout_s: float) -> None:
+        """Give it a line where an earlier write was cut off: what was left of that is dropped, its line is ended."""
+        self._pending.clear()
+        self.write(line if self._between_lines else b"\n" + line, timeout_s=timeout_s)
+
     def write_some(self, data: bytes) -> int:
         """Put as much into the worker's stdin as its pipe takes at once; nothing is read meanwhile."""
         taken = self._put(data)

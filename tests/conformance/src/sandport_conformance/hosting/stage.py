@@ -170,6 +170,10 @@ class Stage:
             took_s = time.monotonic() - began
             if in_time:
                 left = self._left_behind(process.pid, _journal_of(journal))
+        except KeyboardInterrupt:
+            _kill_session(process)
+            _kill_workers(_journal_of(journal))
+            raise
         finally:
             _kill_session(process)
         entries = _journal_of(journal)
@@ -208,12 +212,7 @@ class Stage:
 
     def _left_behind(self, host: int, entries: list[dict[str, Any]]) -> list[Survivor]:
         """What lives of the host's session and of its workers once they had a moment; the workers' is killed."""
-        # A token that is missing is told by PROC-20; as an empty text it would be found in every process that has none.
-        workers = [
-            Identity(entry["token"] or f"none-{os.urandom(8).hex()}", entry["pid"], entry["ticks"])
-            for entry in entries
-            if entry["event"] == "started"
-        ]
+        workers = _workers_of(entries)
 
         def look() -> list[Survivor]:
             own = [Survivor(pid, "in the host's own session") for pid in _session(host)]
@@ -222,13 +221,26 @@ class Stage:
         until = time.monotonic() + 2 * self.times.factor
         while (found := look()) and time.monotonic() < until:
             time.sleep(_TICK_S * 5)
-        for worker in workers:
-            kill_survivors(worker)
-        for entry in entries:
-            if entry["event"] == "child":
-                with contextlib.suppress(ProcessLookupError):  # it ended with its worker
-                    os.kill(entry["child"], signal.SIGKILL)
+        _kill_workers(entries)
         return list({left.pid: left for left in found}.values())
+
+
+def _workers_of(entries: list[dict[str, Any]]) -> list[Identity]:
+    # A token that is missing is told by PROC-20; as an empty text it would be found in every process that has none.
+    return [
+        Identity(entry["token"] or f"none-{os.urandom(8).hex()}", entry["pid"], entry["ticks"])
+        for entry in entries
+        if entry["event"] == "started"
+    ]
+
+
+def _kill_workers(entries: list[dict[str, Any]]) -> None:
+    for worker in _workers_of(entries):
+        kill_survivors(worker)
+    for entry in entries:
+        if entry["event"] == "child":
+            with contextlib.suppress(ProcessLookupError):  # it ended with its worker
+                os.kill(entry["child"], signal.SIGKILL)
 
 
 def _session(leader: int) -> list[int]:
