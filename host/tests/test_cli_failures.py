@@ -4,6 +4,7 @@ import pytest
 
 from sandport.cli.failures import failure_of
 from sandport.errors import UsageError, WorkerCrashed
+from tests.integration.command import Command
 
 
 @pytest.mark.parametrize(
@@ -20,3 +21,42 @@ def test_failures_of_several_tasks_are_one_unless_a_fault_of_ours_is_among_them(
     error: Exception, condition: str
 ) -> None:
     assert failure_of(error).condition == condition
+
+
+NOT_TEXT = b"\xff"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (b"leases", b"show", NOT_TEXT),
+        (b"leases", b"end", NOT_TEXT),
+        (b"exec", NOT_TEXT, b"--", b"true"),
+        (b"reap", b"--forget", NOT_TEXT, b"--reason", NOT_TEXT),
+        (b"run", b"-p", NOT_TEXT, b"--", b"true"),
+        (b"run", b"-e", NOT_TEXT, b"--", b"true"),
+        (b"run", b"--in", NOT_TEXT, b"--", b"true"),
+        (b"run", b"--name", NOT_TEXT, b"--", b"true"),
+        (b"env", b"show", NOT_TEXT),
+        (b"env", b"remove", NOT_TEXT),
+        (b"providers", NOT_TEXT),
+        (b"provider", b"remove", NOT_TEXT),
+        (b"doctor", NOT_TEXT),
+    ],
+    ids=lambda words: b" ".join(words[:2]).decode("ascii", "replace"),
+)
+def test_a_name_that_is_not_utf8_is_a_wrong_name_and_shown_as_its_byte(
+    sandport: Command, words: tuple[bytes, ...]
+) -> None:
+    done = sandport(*words)
+    assert done.code == 2, done.err
+    assert "\\xff" in done.err
+    assert "udcff" not in done.err
+    assert "a fault in sandport" not in done.err
+
+
+def test_a_name_that_the_locale_cannot_read_is_looked_for_as_what_it_is(sandport: Command) -> None:
+    sandport("run", "-p", "fake", "--", "true")
+    done = sandport("leases", "show", "é", env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+    assert done.code == 2
+    assert "there is no lease 'é'" in done.err

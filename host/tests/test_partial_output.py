@@ -42,7 +42,8 @@ def execute(message):
         return {"ended": "exited", "exitCode": 0, "stdout": {"totalBytes": 8}, "stderr": {"totalBytes": 4}}
     if how == "babbles":
         return {"ended": 3}
-    raise Refused(how, "it did not work", dispatched="yes", retryAfterMs=1, **({} if partial is None else {"partial": partial}))
+    said = {} if partial is None else {"partial": partial}
+    raise Refused(how, "it did not work", dispatched="yes", retryAfterMs=1, **said)
 
 
 speaker = Speaker()
@@ -126,7 +127,7 @@ async def test_a_sandbox_that_is_ended_under_a_command_leaves_its_output(tmp_pat
     async with Host.open(home=tmp_path / "home", log=Records().log) as host:
         for stdin in (b"", b"x" * (INLINE_STDIN_BYTES + 1)):
             began.clear()
-            pieces.update(stdout=b"", stderr=b"")
+            pieces |= {"stdout": b"", "stderr": b""}
             async with host.lease(environment, config={"isolation": "none"} if environment == "local" else {}) as box:
                 running = asyncio.ensure_future(box.execute(script, stdin=stdin, on_output=hear))
                 await began.wait()

@@ -1,6 +1,7 @@
 """What a wrong use of the surface says: one of the public errors, which names what to do next."""
 
 import contextlib
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,10 @@ def leasing(host: Host, environment: str = "fake", **options: Any) -> Callable[[
     return lease
 
 
+NOT_NAMES = ("-x", "a b", "x" * 64, "le" + "a" * 26, "sp" + "2" * 26, ".", "\xe9", "a\n", "\udcff")
+"""What the command could not say, or would take for something else."""
+
+
 async def test_a_wrong_lease_starts_nothing_and_says_what_is_right(tmp_path: Path) -> None:
     async with hosting(tmp_path) as host:
         await hears(
@@ -53,6 +58,7 @@ async def test_a_wrong_lease_starts_nothing_and_says_what_is_right(tmp_path: Pat
                 (leasing(host, "fkae"), EnvironmentUnknown, "pip install sandport-provider-fkae (yours: "),
                 (leasing(host, ttl_s=0), UsageError, "give seconds above 0"),
                 (leasing(host, name=""), UsageError, "leave it out, or give one"),
+                *((leasing(host, name=name), UsageError, "the first a letter or a digit") for name in NOT_NAMES),
                 (leasing(host, env={"A=B": "c"}), UsageError, "letters, digits and _"),
                 (leasing(host, env={"A": 3}), UsageError, "a variable's value is text or bytes"),
             ]
@@ -62,6 +68,7 @@ async def test_a_wrong_lease_starts_nothing_and_says_what_is_right(tmp_path: Pat
     await hears(
         [
             (leasing(host), UsageError, "use it inside of its block, or open another"),
+            (host.leases, UsageError, "use it inside of its block, or open another"),
             (host.clean_up, UsageError, "use a host inside of its block"),
         ]
     )
@@ -116,7 +123,21 @@ async def test_whatever_is_done_with_a_lease_that_is_over_says_to_take_a_new_one
                 (lambda: sandbox.write_bytes("x", b""), LeaseLost, "take a new lease"),
                 (lambda: sandbox.sync_in(tmp_path), LeaseLost, "take a new lease"),
                 (lambda: sandbox.sync_out(".", tmp_path), LeaseLost, "take a new lease"),
+                (lambda: sandbox.keep("a b"), UsageError, "the first a letter or a digit"),
                 (sandbox.keep, LeaseLost, "take a new one"),
                 (attached, LeaseLost, "take a new one"),
             ]
         )
+
+
+async def test_a_lease_with_a_name_of_earlier_days_is_listed_used_and_ended(tmp_path: Path) -> None:
+    for name in ("-x", "a b", "x" * 300):
+        async with hosting(tmp_path) as host, host.lease("fake", keep=True) as sandbox:
+            pass
+        with contextlib.closing(sqlite3.connect(tmp_path / "home" / "journal.db")) as db, db:
+            db.execute("UPDATE lease SET name = ? WHERE id = ?", (name, sandbox.lease_id))
+        async with hosting(tmp_path) as host:
+            assert [one.name for one in await host.leases(name=name)] == [name]
+            async with host.attach(name) as again:
+                assert (await again.execute(["true"])).ok
+            assert (await host.end_lease(name)).end == "gone"

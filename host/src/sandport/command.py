@@ -10,10 +10,9 @@ from msgspec import Struct
 
 from sandport_protocol.octets import Octets, pack
 
+from .arguments import check_seconds
 from .errors import UsageError
 
-LONGEST_S = 10.0**9
-"""Thirty years: what is longer means no limit, and is said with None."""
 SHELL = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi")
 """What a person gets on a terminal: bash where it is there."""
 TERMINAL = "xterm-256color"
@@ -65,8 +64,8 @@ def command_line(
         raise UsageError("give either argv (a list of words) or shell (text for the sandbox's shell)")
     if argv is not None and len(argv) == 0:
         raise UsageError("argv is empty; its first word is the program")
-    if timeout_s is not None and not 0 < timeout_s <= LONGEST_S:
-        raise UsageError(f"timeout_s is {timeout_s}; give seconds above 0, or None for no limit")
+    if timeout_s is not None:
+        check_seconds("timeout_s", timeout_s, or_none=", or None for no limit")
     for name in env or {}:
         if not isinstance(name, str):
             raise UsageError(f"a variable's name is text, not {name!r}")

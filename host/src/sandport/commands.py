@@ -18,8 +18,9 @@ from sandport_protocol.v1 import (
     StreamName,
 )
 
-from .closing import finished_within
-from .command import LONGEST_S, CommandLine
+from .arguments import LONGEST_S
+from .closing import finished_within, outliving
+from .command import CommandLine
 from .errors import NotSupported, SandportError, UsageError
 from .execution import OnOutput, executed, fed
 from .process import Process
@@ -198,7 +199,7 @@ class Commands:
             with contextlib.suppress(SandportError):  # it was not, or its sandbox is gone, whose own end is what holds
                 await self._attachment.call("signalProcess", params, SignalProcessResult, deadline_s=call_s)
 
-        await finished_within(asyncio.ensure_future(kill()), self._timing.close_grace_s)
+        await finished_within(outliving(kill()), self._timing.close_grace_s)
 
 
 def _build(type_: Any, **members: Any) -> Any:

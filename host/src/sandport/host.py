@@ -27,6 +27,7 @@ from sandport_protocol.v1 import (
     ValidateConfigResult,
 )
 
+from .arguments import check_config, hold
 from .clock import Clock, SystemClock
 from .closing import finished
 from .configuration import Configuration, load, overridden
@@ -229,6 +230,7 @@ class Host:
         Repeat: answers from the same worker while it lives.
         Cancel: the worker, once it is asked for, comes up all the same and ends with the host.
         """
+        hold(provider=provider)
         worker = await self._supervisor(provider).worker()
         return ProviderFacts(
             name=provider,
@@ -252,6 +254,8 @@ class Host:
         Repeat: looks again.
         Cancel: stops looking.
         """
+        hold(environment=environment, config=config)
+        check_config(config or {})
         settings = self._providers.resolved(environment)
         params = ProbeParams(config=Raw(codec.encode(overridden(settings.config, config or {}))))
         client = (await self._supervisor(settings.provider).worker()).client
@@ -269,6 +273,8 @@ class Host:
         Repeat: answers the same.
         Cancel: nothing has happened.
         """
+        hold(provider=provider, config=config)
+        check_config(config)
         params = ValidateConfigParams(config=Raw(codec.encode(config)))
         client = (await self._supervisor(provider).worker()).client
         return await client.call(
@@ -276,8 +282,7 @@ class Host:
         )
 
     def _supervisor(self, provider: str, tenant: str | None = None) -> Supervisor:
-        if self._closing:
-            raise UsageError("the host is closed; use it inside of its block, or open another")
+        self._refuse_closed()
         key = self._providers.key(provider, tenant)
         supervisor = self._supervisors.get(key)
         if supervisor is None:
@@ -285,6 +290,10 @@ class Host:
             self._supervisors[key] = supervisor
             self._tasks.start(supervisor.run(), f"sandport worker {provider}")
         return supervisor
+
+    def _refuse_closed(self) -> None:
+        if self._closing:
+            raise UsageError("the host is closed; use it inside of its block, or open another")
 
     # -------------------------------------------------------------- leases
 
@@ -315,16 +324,19 @@ class Host:
             env: Variables of every command, over the environment's.
             run, tenant, principal, workspace, work_item: The embedder's own ids: which execution, who pays, who acts,
                 which files, which task. Kept with the lease, told to hooks; each tenant has workers of its own.
+                Each is one line of text.
             workload: What kind of work it is, for the provider.
             ttl_s: Seconds after which the sandbox ends by itself, where the provider can see to that.
             egress: The network that it may reach; enforced exactly, or the lease fails.
             keep: Let it outlive the block and this process; `attach` finds it again by `Sandbox.lease_id`, and
                 `end_lease` ends it. `Sandbox.keep` says so later.
-            name: Another way to find it; no other lease that has not ended may have it.
+            name: Another way to find it; no other lease that has not ended may have it. Letters, digits, `.`, `_` and
+                `-`, at most 63, the first a letter or a digit, and not what looks like a lease's id.
             on_lost: Told why, once, when the sandbox is found to be gone, or ended by another process.
 
         Raises:
-            EnvironmentUnknown, ProviderUnknown, NameTaken: Nothing was started.
+            UsageError: An argument is of the wrong type, or makes no sense; nothing was started.
+            EnvironmentUnknown, ProviderUnknown, NameTaken: Likewise.
             NotAuthorised: A plugin refuses; nothing was started.
             StoreUnusable: The journal cannot take the intent; nothing was created.
             WorkerStartFailed: The provider's worker does not come up.
@@ -332,7 +344,23 @@ class Host:
 
         Cancel: what was created is gone when this returns; bounded by the close grace.
         """
-        check_asked(ttl_s=ttl_s, name=name, env=env or {})
+        hold(
+            environment=environment,
+            config=config,
+            env=env,
+            run=run,
+            tenant=tenant,
+            principal=principal,
+            workspace=workspace,
+            work_item=work_item,
+            workload=workload,
+            ttl_s=ttl_s,
+            egress=egress,
+            keep=keep,
+            name=name,
+            on_lost=on_lost,
+        )
+        check_asked(ttl_s=ttl_s, name=name, env=env or {}, config=config or {})
         request = asked(
             environment,
             self._providers.resolved(environment),
@@ -374,6 +402,7 @@ class Host:
             on_lost: As for `lease`.
 
         Raises:
+            UsageError: An argument is of the wrong type.
             LeaseUnknown: There is none.
             LeaseLost: It has ended, or its sandbox is gone.
             NotAuthorised: A plugin refuses; nothing was changed.
@@ -381,6 +410,7 @@ class Host:
 
         Cancel: leaves the lease as it was.
         """
+        hold(lease=lease, on_lost=on_lost)
         lease = await self._authority.act("attach", lease)
         async with self._book.attached(lease) as sandbox:
             with self._book.holding(sandbox, on_lost):
@@ -404,12 +434,14 @@ class Host:
             Those that have not ended, and those whose sandbox is not confirmed gone; the oldest first.
 
         Raises:
-            UsageError: There is no such state.
+            UsageError: There is no such state, or the host is closed.
             StoreUnusable: The journal cannot be read.
 
         Repeat: reads again.
         Cancel: nothing has happened.
         """
+        hold(run=run, name=name, state=state, ended=ended)
+        self._refuse_closed()
         return await asyncio.to_thread(
             leases_of, self.home.root, now_ms=self._clock.now_ms(), run=run, name=name, state=state, ended=ended
         )
@@ -433,6 +465,7 @@ class Host:
         Repeat: confirms again.
         Cancel: goes on to the end, bounded; the cancel is raised then.
         """
+        hold(lease=lease, reason=reason, force=force)
         lease = await self._authority.act("end", lease, reason=reason, force=force)
         return await finished(self._book.end(lease, reason=reason, force=force))
 
@@ -487,6 +520,7 @@ class Host:
             Stale: There is no such sandbox, or it is gone.
             NotAuthorised: A plugin refuses; nothing was changed.
         """
+        hold(sandbox_id=sandbox_id, reason=reason)
         await self._authority.forget(sandbox_id, reason=reason)
         await self._book.forget(sandbox_id, reason=reason)
 

@@ -16,13 +16,14 @@ from msgspec import Struct
 from sandport_protocol.octets import unpack
 from sandport_protocol.v1 import LeaseResult, PtySize, StreamName
 
+from .arguments import AMOUNT, COUNT, FLAG, hold, hold_to
 from .command import SHELL, TERMINAL, Argument, CommandLine, command_line
 from .commands import Commands
 from .errors import LeaseLost, NotSupported, UsageError
 from .execution import OnOutput
 from .files import READ_BYTES, Choice, Files, OnProgress
 from .lease.attachment import Attachment
-from .lease.request import LeaseRequest
+from .lease.request import LeaseRequest, check_name
 from .numbers import Timing
 from .outcome import Outcome
 from .process import Process
@@ -157,7 +158,20 @@ class Sandbox:
         Repeat: runs the command again; never done by the host itself.
         Cancel: kills the command and what it started, then returns within the close grace.
         """
+        hold(
+            argv=argv,
+            shell=shell,
+            cwd=cwd,
+            env=env,
+            user=user,
+            stdin=stdin,
+            timeout_s=timeout_s,
+            output_limit_bytes=output_limit_bytes,
+            spill_to=spill_to,
+            on_output=on_output,
+        )
         line = self._line(argv, shell=shell, cwd=cwd, env=env, user=user, timeout_s=timeout_s)
+        stdin = bytes(stdin)
         run = self._commands.execute if len(stdin) <= INLINE_STDIN_BYTES else self._commands.execute_fed
         return await run(line, stdin=stdin, limit_bytes=output_limit_bytes, spill_to=spill_to, on_output=on_output)
 
@@ -183,10 +197,22 @@ class Sandbox:
             pty: Columns and rows of a terminal for it; its output is then one stream.
 
         Raises:
+            UsageError: The call makes no sense; nothing was sent.
             NotSupported: The provider has no processes, only commands.
 
         Cancel: the process is killed as at the end of the block.
         """
+        hold(
+            argv=argv,
+            shell=shell,
+            cwd=cwd,
+            env=env,
+            user=user,
+            pty=pty,
+            timeout_s=timeout_s,
+            output_limit_bytes=output_limit_bytes,
+        )
+        hold_to(FLAG, stdin=stdin)
         line = self._line(argv, shell=shell, cwd=cwd, env=env, user=user, timeout_s=timeout_s)
         streams: tuple[StreamName, ...] = ("pty",) if pty else STREAMS
         captures = captures_of(streams, output_limit_bytes)
@@ -222,6 +248,7 @@ class Sandbox:
 
         Cancel: the shell is killed as at the end of the block.
         """
+        hold(argv=argv, size=size, cwd=cwd, env=env, user=user, timeout_s=timeout_s)
         if not (await self.attachment.worker()).hello.capabilities.pty:
             raise NotSupported(
                 f"provider {self.provider} has no terminals (capabilities.pty); start() and execute() are what it has",
@@ -310,8 +337,21 @@ class Sandbox:
         Where this process is killed, what it staged (`.sandport-` and 16 digits, beside its place) goes with the
         sandbox, or with the next copy into the same directory; where the sandbox's own tools stage, only after a day.
         """
+        exclude = _patterns(exclude)
+        hold(
+            local=local,
+            remote=remote,
+            mode=mode,
+            exclude=exclude,
+            gitignore=gitignore,
+            follow_symlinks=follow_symlinks,
+            replace=replace,
+            delete=delete,
+            dry_run=dry_run,
+            on_progress=on_progress,
+        )
         self._refuse_lost()
-        choice = Choice(exclude=_patterns(exclude), gitignore=gitignore, follow_symlinks=follow_symlinks, delete=delete)
+        choice = Choice(exclude=exclude, gitignore=gitignore, follow_symlinks=follow_symlinks, delete=delete)
         with _sense():
             return await self._files.sync_in(
                 local, os.fsencode(remote), mode=mode, choice=choice, replace=replace, dry_run=dry_run, tell=on_progress
@@ -367,8 +407,21 @@ class Sandbox:
         Where this process is killed, what it staged (`.sandport-` and 16 digits, beside its place) goes with the next
         copy into the same directory.
         """
+        exclude = _patterns(exclude)
+        hold(
+            remote=remote,
+            local=local,
+            mode=mode,
+            exclude=exclude,
+            gitignore=gitignore,
+            delete=delete,
+            dry_run=dry_run,
+            max_bytes=max_bytes,
+            max_entries=max_entries,
+            on_progress=on_progress,
+        )
         self._refuse_lost()
-        choice = Choice(exclude=_patterns(exclude), gitignore=gitignore, delete=delete)
+        choice = Choice(exclude=exclude, gitignore=gitignore, delete=delete)
         with _sense():
             return await self._files.sync_out(
                 os.fsencode(remote),
@@ -391,11 +444,14 @@ class Sandbox:
         Raises:
             SyncError: SourceMissingError where there is nothing, TooLargeError where it is larger, or it is a
                 directory or cannot be read.
+            UsageError: An argument is of the wrong type; nothing was sent.
             SandportError: The sandbox or its worker failed.
 
         Repeat: reads again.
         Cancel: nothing is left.
         """
+        hold(remote=remote)
+        hold_to(AMOUNT, max_bytes=max_bytes)
         self._refuse_lost()
         return await self._files.read_bytes(os.fsencode(remote), max_bytes=max_bytes)
 
@@ -409,11 +465,16 @@ class Sandbox:
 
         Raises:
             SyncError: TargetBusyError where a directory has that name, and others; the file is as it was.
+            UsageError: An argument is of the wrong type; nothing was sent.
             SandportError: The sandbox or its worker failed.
 
         Repeat: writes it again.
         Cancel: the file is as it was, or has all of `data`.
         """
+        hold(remote=remote, data=data)
+        hold_to(COUNT, mode=mode)
+        if isinstance(data, memoryview):
+            data = bytes(data)  # it may have items of any size, with gaps between them
         self._refuse_lost()
         await self._files.write_bytes(os.fsencode(remote), data, mode=mode)
 
@@ -453,9 +514,10 @@ class Sandbox:
         It still ends at `Host.end_lease`, or when its time is over.
 
         Args:
-            name: Another way to find it; no other lease that has not ended may have it.
+            name: Another way to find it; as in `Host.lease`.
 
         Raises:
+            UsageError: A lease may not be called this; nothing was changed.
             NotAuthorised: A plugin refuses; nothing was changed.
             NameTaken: Another lease has the name; nothing was changed.
             LeaseLost: The lease has ended.
@@ -464,6 +526,8 @@ class Sandbox:
         Repeat: changes the name.
         Cancel: it is kept, or is not; `kept` says which.
         """
+        hold(name=name)
+        check_name(name)
         await self._tenure.keep(name)
 
     def request_destroy(self) -> None:
@@ -496,6 +560,7 @@ class Sandbox:
 def _patterns(exclude: Sequence[str]) -> tuple[str, ...]:
     if isinstance(exclude, str):  # each of its letters would be a pattern
         raise UsageError(f"exclude is a list of patterns, not one string; write [{exclude!r}]")
+    hold(exclude=exclude)
     return tuple(exclude)
 
 

@@ -15,7 +15,7 @@ from sandport.errors import (
 from sandport_protocol.errors import Dispatched, Retry
 
 from . import exit_codes
-from .messages import unicode_text
+from .messages import words_of
 
 
 class Failure(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -44,7 +44,7 @@ class OutputFailed(Exception):
 
 def misuse(message: str) -> Failure:
     """What was wrong with the words of the command."""
-    return Failure(condition=UsageError.__name__, message=unicode_text(message), dispatched="no", code=exit_codes.USAGE)
+    return Failure(condition=UsageError.__name__, message=words_of(message), dispatched="no", code=exit_codes.USAGE)
 
 
 def failure_of(error: BaseException, *, started: bool = False) -> Failure:
@@ -63,7 +63,7 @@ def failure_of(error: BaseException, *, started: bool = False) -> Failure:
         words += "\n'sandport leases' lists those that there are"
     return Failure(
         condition=type(error).__name__ if _ours(error) else "Bug",
-        message=unicode_text(words if _ours(error) else f"{type(error).__name__}: {error}"),
+        message=words_of(words if _ours(error) else f"{type(error).__name__}: {error}"),
         retry=getattr(error, "retry", "never"),
         dispatched=getattr(error, "dispatched", "unknown"),
         code=exit_codes.OURS if started and code == exit_codes.USAGE else code,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import re
 
 from .descriptors import write_all
 
 _PREFIX = "sandport: "
+
+_SPELLED = re.compile(r"(?<!\\)\\udc([89a-f][0-9a-f])")
 
 REAP = "sandport reap"
 """The command that ends what another one left."""
@@ -14,12 +16,32 @@ REAP = "sandport reap"
 
 def printable(text: str) -> str:
     """One line without control characters: a provider's words must not steer the terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)
+    return "".join(c if c.isprintable() else _spelled(c) for c in text)
+
+
+def _spelled(c: str) -> str:
+    if "\udc80" <= c <= "\udcff":  # a byte of our arguments that is not UTF-8
+        return f"\\x{ord(c) - 0xDC00:02x}"
+    return c.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def unicode_text(text: str) -> str:
     """The same text with bytes that were not UTF-8 spelled out, so that any encoder takes it."""
-    return os.fsencode(text).decode("utf-8", "backslashreplace") if not _encodes(text) else text
+    if _encodes(text):
+        return text
+    try:
+        # Not `fsencode`: where the locale is ASCII, what else is in the text may be no ASCII.
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+
+
+def words_of(error: object) -> str:
+    """What an error says, with bytes that were not UTF-8 shown as everywhere, in quotation marks or not.
+
+    Messages have names as `repr` shows them, which spells out the surrogate that stands for such a byte.
+    """
+    return unicode_text(_SPELLED.sub(lambda match: chr(0xDC00 + int(match[1], 16)), str(error)))
 
 
 def _encodes(text: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ from msgspec import Struct
 
 from sandport.configuration import Configuration, load, parse_overrides
 from sandport.errors import UsageError
+from sandport.lease.name import RULE, may_be_called
 from sandport_protocol.v1 import VARIABLE_NAME
 
 from .application import Settings
@@ -30,8 +30,6 @@ _TOLD = ("TERM", "COLORTERM")
 _BEYOND_TIMEOUT_S = 600.0
 """A sandbox outlives its command's time-out by this much: room for the copies before and after it."""
 _LONGEST_S = 10 * 365 * 86400.0
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_ID = re.compile(r"(le|sp)[a-z2-7]{26}")
 
 Talk = Literal["quiet", "normal", "verbose"]
 
@@ -312,11 +310,8 @@ def task_of(wish: Wish, timeout_s: float | None) -> Task:
 
 
 def _name(text: str) -> str:
-    if not _NAME.fullmatch(text) or _ID.fullmatch(text):
-        raise UsageError(
-            f"--name {text}: expected letters, digits, '.', '_' and '-', at most 63, the first a letter or a digit, "
-            "and not what looks like an id"
-        )
+    if not may_be_called(text):
+        raise UsageError(f"--name {text}: expected {RULE}")
     return text
 
 

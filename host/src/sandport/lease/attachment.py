@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import anyio.lowlevel
 from msgspec import Raw, Struct
 
-from sandport.command import LONGEST_S
+from sandport.arguments import LONGEST_S
 from sandport.errors import (
     LeaseLost,
     LeaseNotFound,

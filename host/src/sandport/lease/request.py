@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from sandport.command import LONGEST_S
+from sandport.arguments import check_config, check_seconds, check_variables, shown
 from sandport.configuration import EnvironmentSettings, overridden
 from sandport.errors import UsageError
 from sandport_protocol import codec
-from sandport_protocol.v1 import VARIABLE_NAME, Egress, new_sandbox_id
+from sandport_protocol.v1 import Egress, new_sandbox_id
+
+from .name import RULE, may_be_called
 
 
 class LeaseRequest(Struct, frozen=True, kw_only=True):
@@ -42,22 +44,30 @@ class LeaseRequest(Struct, frozen=True, kw_only=True):
     work_item: str | None = None
 
 
-def check_asked(*, ttl_s: float, name: str | None, env: Mapping[Any, Any]) -> None:
+def check_asked(*, ttl_s: float, name: str | None, env: Mapping[Any, Any], config: Mapping[Any, Any]) -> None:
     """Refuse what is wrong in any environment.
 
     Raises:
-        UsageError: The life time makes no sense, the name is empty, or a variable has no name or value of one.
+        UsageError: The life time makes no sense, the name is none that a lease may have, a variable has no name or
+            value of one, or the config is no JSON.
     """
-    if not 0 < ttl_s <= LONGEST_S:
-        raise UsageError(f"ttl_s is {ttl_s}; give seconds above 0 and up to {LONGEST_S:g}")
+    check_seconds("ttl_s", ttl_s)
+    check_name(name)
+    # Now, and not with the first command: what is wrong here is wrong for each.
+    check_variables(env)
+    check_config(config)
+
+
+def check_name(name: str | None) -> None:
+    """Refuse a name that the command could not use.
+
+    Raises:
+        UsageError: A lease may not be called this.
+    """
     if name == "":
         raise UsageError("the name of the lease is empty; leave it out, or give one")
-    # Now, and not with the first command: what is wrong here is wrong for each.
-    for variable, value in env.items():
-        if not isinstance(variable, str) or not VARIABLE_NAME.fullmatch(variable):
-            raise UsageError(f"env: {variable!r} is not a variable's name (letters, digits and _, no leading digit)")
-        if not isinstance(value, str | bytes):
-            raise UsageError(f"env: {variable} is {value!r}; a variable's value is text or bytes")
+    if name is not None and not may_be_called(name):
+        raise UsageError(f"the name of the lease is {shown(name)}; expected {RULE}")
 
 
 def asked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection
 from sqlite3 import Connection
 
@@ -107,6 +108,7 @@ def lease_of(db: Connection, ref: Ref) -> LeaseRow | None:
 
 def lease(db: Connection, which: str) -> LeaseRow:
     """The lease that somebody means: see `Store.lease`."""
+    asked, which = which, _decoded(which)
     for meant in _MEANT:
         found = db.execute(meant, (which,)).fetchone()
         if found is not None:
@@ -123,7 +125,15 @@ def lease(db: Connection, which: str) -> LeaseRow:
                     asked=which,
                     nearest=ids,
                 )
-    raise _unknown(db, which)
+    raise _unknown(db, asked)
+
+
+def _decoded(which: str) -> str:
+    """A word of a command line as the text that its bytes are, also where the locale could not read them."""
+    try:
+        return os.fsencode(which).decode()
+    except UnicodeError:
+        return which.encode("utf-8", "backslashreplace").decode()  # no row has it, and SQLite takes it
 
 
 def _unknown(db: Connection, which: str) -> LeaseUnknown:
