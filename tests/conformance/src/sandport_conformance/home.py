@@ -160,7 +160,8 @@ class Home:
             if handle is None:
                 return ""
             state = self.attach(session, sandbox_id, handle)["state"]
-            answer = session.answer(session.request("destroyLease", {"sandboxId": sandbox_id})).body
+            ended = session.unthrottled(session.request("destroyLease", {"sandboxId": sandbox_id}))
+            answer = session.answer(ended).body
             outcome = answer.get("result", answer.get("error"))
             said = f"{sandbox_id} attaches as {state!r}, destroyLease answers {outcome!r:.150}"
             tries += state != "unreachable" or not patient  # what cannot be reached now may be on its way to its end

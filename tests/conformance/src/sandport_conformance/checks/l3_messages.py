@@ -61,7 +61,7 @@ def _misfits(lab: Lab) -> Iterator[tuple[str, str, Json]]:
 def params_that_do_not_fit_are_refused(lab: Lab) -> None:
     """A member that is missing, of a wrong type or out of range is answered InvalidParams."""
     for method, member, params in _misfits(lab):
-        answer = lab.worker.answer(lab.worker.request(method, params))
+        answer = lab.worker.answer(lab.worker.unthrottled(lab.worker.request(method, params)))
         expect("error" in answer.body, f"{method} took params whose {member} does not fit: {params!r:.200}")
         expect_no_effect(lab.worker.error_of(answer.body["id"], "InvalidParams"), f"{method} with a wrong {member}")
 
