@@ -36,8 +36,6 @@ async def run(work: Project, home: Path) -> int:
         started = time.monotonic()
         async with host.lease("local", run="demo") as sandbox:
             print(f"{sandbox.id} after {time.monotonic() - started:.2f} s")
-            for note in sandbox.lease.notes:
-                print(f"note: {note}")
 
             step(f"sync {work.title} in")
             moved = await sandbox.sync_in(work.tree, "project")

@@ -15,7 +15,7 @@ from . import machine
 from .bubblewrap import Boundary, Machine
 from .launch import plan_of, program
 
-MEANT = "To say that it is meant: -c isolation=none; to have it refused: -c isolation=require"
+MEANT = 'To say that it is meant: isolation = "none" in its config (-c isolation=none); to have it refused: "require"'
 """What ends a note that nothing isolates; both are keys of the config."""
 TRY_S = 30.0
 """A try takes some 50 ms."""
