@@ -54,6 +54,28 @@ async def test_what_is_no_result_is_an_internal_error(result: Any, said: str) ->
 
 
 @pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ({"exit_code": 256}, "exitCode must be from 0 to 255, not 256: .* os.waitstatus_to_exitcode"),
+        ({"exit_code": -1}, "not -1"),
+        ({"ended": "signalled", "signal": 137}, "not 137: a shell says so for signal 9"),
+    ],
+)
+async def test_an_end_that_no_program_has_fails_where_it_is_built_and_says_what_to_do(
+    end: dict[str, Any], said: str
+) -> None:
+    class Made(Plain):
+        async def execute(self, params: types.ExecuteParams, call: Call) -> types.ExecuteResult:
+            return types.ExecuteResult(**{"ended": "exited", **end})
+
+    async with HostInMemory(Made) as host:
+        with pytest.raises(errors.Internal, match=said) as raised:
+            await host.call("execute", types.ExecuteParams(sandbox_id=new_id(), argv=("x",)))
+        assert raised.value.dispatched == "unknown"  # it ran
+        assert await host.call("probe") == types.ProbeResult()
+
+
+@pytest.mark.parametrize(
     ("value", "said"),
     [
         (float("inf"), "inf"),
