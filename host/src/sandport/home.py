@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from .discovery import valid_name
 from .errors import UsageError
+from .private import make_folder, make_parents, open_private
 
 VERSION = 1
 STORE_ID = re.compile(r"st[a-z2-7]{26}")
@@ -101,7 +102,7 @@ class Home(Struct, frozen=True, kw_only=True):
         folder = self.root
         for part in parts:
             folder /= part
-            folder.mkdir(mode=0o700, exist_ok=True)
+            make_folder(folder)
         return folder
 
 
@@ -148,9 +149,10 @@ def _check_home_is_there(root: Path, environ: Mapping[str, str]) -> None:
 
 def _make_private(root: Path) -> None:
     """Make the folder, or see that it is ours and closed to others."""
-    root.parent.mkdir(parents=True, exist_ok=True)
+    make_parents(root)
     with suppress(FileExistsError):
         root.mkdir(mode=0o700)
+        root.chmod(0o700)
     status = root.stat()
     if not stat.S_ISDIR(status.st_mode):
         raise HomeUnusable(f"{root}: is not a folder; Sandport keeps its state there, set SANDPORT_HOME to another")
@@ -205,7 +207,7 @@ def _settled(root: Path, name: str, proposal: str) -> str:
     with suppress(FileNotFoundError):
         return path.read_text(encoding="utf-8", errors="replace").strip()
     pending = root / f"{_PENDING}{name}-{os.getpid()}-{os.urandom(4).hex()}"
-    descriptor = os.open(pending, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = open_private(pending, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(proposal + "\n")

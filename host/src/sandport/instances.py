@@ -21,6 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from .private import make_folder, open_private
+
 INSTANCE_ID = re.compile(r"in[a-z2-7]{26}")
 """`in` and 26 base32 characters."""
 
@@ -58,10 +60,10 @@ class Instance:
             OSError: The file system refuses.
         """
         folder = root / "instances"
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_folder(folder)
         instance = "in" + "".join(_LETTERS[byte & 31] for byte in os.urandom(26))
         pending, path = folder / f"{_PENDING}{instance}", folder / instance
-        descriptor = os.open(pending, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = open_private(pending, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(descriptor, json.dumps(_this_process()).encode() + b"\n")

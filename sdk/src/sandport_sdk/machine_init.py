@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sandport_protocol import errors
 
 from .machine_process import send_plan
-from .sandbox_folder import answer
+from .sandbox_folder import answer, write_private
 
 if TYPE_CHECKING:
     from .v1.machine import Sandbox, Text
@@ -73,7 +73,7 @@ class Init:
                 return False
             pid = self._start(argv, env)
             new = self._folder / f"{RECORD}.new"
-            new.write_text(f"{pid} {_began(pid)}")
+            write_private(new, f"{pid} {_began(pid)}")
             new.rename(self._folder / RECORD)
         except (OSError, ValueError, IndexError) as error:
             raise errors.Unavailable(f"the walls cannot be built: {error}{self._said()}", dispatched="no") from error

@@ -64,8 +64,8 @@ class SandboxFolder:
             FileExistsError: It is there already.
             OSError: There is no room, or no right.
         """
-        self.path.mkdir(mode=0o700)
-        self.files.mkdir(mode=0o700)
+        _make(self.path)
+        _make(self.files)
         if kept:
             (self.path / KEPT).touch(mode=0o600)
         self._record(expires_at_ms)
@@ -77,9 +77,9 @@ class SandboxFolder:
             FileExistsError: It is there already.
             OSError: There is no room, or no right.
         """
-        self.path.mkdir(mode=0o700)
+        _make(self.path)
         (self.path / MAKING).touch(mode=0o600)
-        self.files.mkdir(mode=0o700)
+        _make(self.files)
 
     def finish(self, *, expires_at_ms: int) -> None:
         """From now on it can be attached."""
@@ -98,7 +98,7 @@ class SandboxFolder:
             "expiresAtMs": expires_at_ms,
         }
         new = self.path / f"{RECORD}.new"
-        new.write_text(json.dumps(record))
+        write_private(new, json.dumps(record))
         new.rename(self.path / RECORD)
 
     def expires_at_ms(self) -> int | None:
@@ -157,6 +157,21 @@ class SandboxFolder:
                 words = (str(self.path), self._sandbox_id, str(_LISTENER_FD), str(grace_s), str(int(not fresh)))
                 started.append(_spawn(words, listener, folder))
             return _connect(folder)
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    folder.chmod(0o700)  # whatever the umask takes
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that is this user's alone.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(text)
 
 
 def store_mark(store_id: str) -> str:

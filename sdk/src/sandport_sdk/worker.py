@@ -40,6 +40,8 @@ def serve(target: str) -> None:
         SystemExit: With code 1 if the provider could not start (stderr says why), 2 if the host broke the protocol.
     """
     parent = os.getppid()
+    # What a worker makes, and its keepers, must be open to their own user, whatever the host's umask takes from him.
+    os.umask(os.umask(0o077) & 0o077)
     try:
         wire = take_wire()
         hold_interrupts()

@@ -7,6 +7,7 @@ behind.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 __all__ = ["main"]
@@ -20,6 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     from .interrupts import Interrupts
 
+    # What is made here is the user's: a umask that keeps him out of it too would keep him from every sandbox.
+    os.umask(os.umask(0o077) & 0o077)
     interrupts = Interrupts()
     interrupts.install()
 

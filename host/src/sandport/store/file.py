@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from sandport.private import open_private
+
 from .errors import StoreTooNew, StoreUnusable
 from .schema import MIGRATIONS, Migration
 
@@ -54,7 +56,7 @@ def connect(path: Path, *, store_id: str | None, now_ms: int, patience_s: float 
     """
     try:
         # SQLite gives its other files the mode of this one.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(open_private(path, os.O_RDWR | os.O_CREAT))
     except OSError as error:
         raise StoreUnusable(
             f"{path}: {error.strerror}; Sandport keeps its leases there: {_ADVICE[sqlite3.SQLITE_CANTOPEN]}"

@@ -22,6 +22,7 @@ from sandport.sync.errors import (
     failure,
     printable,
 )
+from sandport.sync.rights import give_owner_rights, open_for_filling
 
 __all__ = ["Found", "find_parents", "find_source", "leads_out", "not_entered", "open_parents", "split_destination"]
 
@@ -230,9 +231,11 @@ def _make_directory(above: int, name: bytes, owner: tuple[int, int] | None) -> i
     except FileExistsError:
         # Made by somebody else at the same moment, as good.
         return os.open(name, OPEN_DIRECTORY, dir_fd=above)
-    fd = os.open(name, OPEN_DIRECTORY, dir_fd=above)
+    fd, _ = open_for_filling(name, above)
     try:
         status = os.fstat(fd)
+        if status.st_uid == os.geteuid():
+            give_owner_rights(fd)
         if owner is not None and status.st_uid == os.geteuid():
             # Where a group shares the directory above, what is made there belongs to that group.
             os.fchown(fd, owner[0], -1 if status.st_mode & stat.S_ISGID else owner[1])

@@ -8,7 +8,7 @@ from typing import Final
 
 from sandport.sync.descent import OPEN_DIRECTORY
 
-__all__ = ["OWNER_RIGHTS", "may_change_mode", "open_for_filling"]
+__all__ = ["OWNER_RIGHTS", "give_owner_rights", "may_change_mode", "open_for_filling"]
 
 OWNER_RIGHTS: Final = 0o700
 
@@ -46,6 +46,13 @@ def open_for_filling(name: bytes, dir_fd: int) -> tuple[int, os.stat_result]:
     except OSError:
         os.close(fd)
         raise
+
+
+def give_owner_rights(fd: int) -> None:
+    """Give a directory that was just made the rights that a umask may have taken from its owner."""
+    mode = stat.S_IMODE(os.fstat(fd).st_mode)
+    if mode & OWNER_RIGHTS != OWNER_RIGHTS:
+        os.fchmod(fd, mode | OWNER_RIGHTS)
 
 
 def may_change_mode(status: os.stat_result) -> bool:

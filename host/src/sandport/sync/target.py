@@ -22,7 +22,7 @@ import stat
 import time
 from typing import Final, Self
 
-from sandport.sync.descent import OPEN_DIRECTORY, Descent, Identity
+from sandport.sync.descent import Descent, Identity
 from sandport.sync.entries import DirectoryEntry, FileEntry, LinkEntry
 from sandport.sync.errors import (
     SyncError,
@@ -34,7 +34,7 @@ from sandport.sync.errors import (
 from sandport.sync.mirror import Mirror
 from sandport.sync.paths import not_entered
 from sandport.sync.removal import remove_name, remove_tree
-from sandport.sync.rights import OWNER_RIGHTS, may_change_mode, open_for_filling
+from sandport.sync.rights import OWNER_RIGHTS, give_owner_rights, may_change_mode, open_for_filling
 from sandport.sync.scratch import clear, hold, scratch_name
 from sandport.sync.small_files import CREATE, Making, make_file, write_all
 from sandport.sync.special import refuse_special
@@ -255,7 +255,8 @@ class TargetTree:
         os.mkdir(name, OWNER_RIGHTS, dir_fd=self._descent.fd)
         held, fd = _CLOSED, _CLOSED
         try:
-            fd = os.open(name, OPEN_DIRECTORY, dir_fd=self._descent.fd)
+            fd, _ = open_for_filling(name, self._descent.fd)
+            give_owner_rights(fd)
             if staged:
                 held = hold(fd, name, self._descent.fd)
         except OSError as error:

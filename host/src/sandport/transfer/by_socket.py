@@ -168,6 +168,7 @@ async def _meeting() -> AsyncIterator[tuple[str, socket.socket]]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             name = os.path.join(folder, "s")
             listener.bind(name)
+            os.chmod(name, 0o600)
             listener.listen(1)
             listener.setblocking(False)
             yield name, listener
@@ -189,6 +190,7 @@ def _short_folder() -> tuple[str, int]:
         for _ in range(_FOLDER_TRIES):
             folder = tempfile.mkdtemp(prefix="sandport-socket-", dir=where)
             try:
+                os.chmod(folder, 0o700)  # whatever the umask takes
                 fd = os.open(folder, OPEN_DIRECTORY)
                 try:
                     return folder, hold(fd, os.fsencode(folder), None)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sandport.log import Log
+from sandport.private import make_folder, open_private
 
 from .stderr import Level
 
@@ -128,9 +129,9 @@ class LogFile:
         self._room = max(size, min(self._file_bytes - filled, self._file_bytes // _LOOKS))
 
     def _open(self) -> None:
-        self.path.parent.mkdir(mode=0o700, exist_ok=True)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._descriptor = os.open(self.path, flags, 0o600)
+        make_folder(self.path.parent)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        self._descriptor = open_private(self.path, flags)
 
     def _turn_over(self, descriptor: int) -> None:
         """Make the full file the former one, unless another host does or did."""

@@ -14,6 +14,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from sandport.private import make_folder, open_private
+
 from .identity import Identity
 
 FOLDER = "running"
@@ -53,8 +55,8 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
         )
         path = root / FOLDER / identity.token
         try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            make_folder(path.parent)
+            descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
                 os.write(descriptor, msgspec.json.encode(written))
             finally:

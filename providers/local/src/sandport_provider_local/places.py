@@ -159,10 +159,10 @@ class Place:
         isolation = "none" if boundary is None else "bubblewrap"
         token = secrets.token_hex(16)
         record = Record(self.sandbox_id, store_id, token, isolation, now_ms, now_ms + ttl_ms, keep, boundary)
-        self.path.mkdir(0o700)
+        _make(self.path)
         try:
             for folder in (self.working_directory, self.temporary):
-                folder.mkdir(0o700)
+                _make(folder)
                 if boundary is not None and boundary.uid is not None:
                     os.chown(folder, boundary.uid, boundary.uid)
             self.write_record(record)
@@ -291,6 +291,11 @@ class _Folder:
 
     def __exit__(self, *exc_info: object) -> None:
         os.close(self._fd)
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(0o700)
+    folder.chmod(0o700)  # whatever the umask takes
 
 
 def scan(state_dir: Path) -> list[str]:
