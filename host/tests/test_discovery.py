@@ -2,15 +2,20 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sandport.discovery import (
+    PROVIDER_NAME,
     ProviderConflict,
     discover,
+    how_to_get,
     import_folders,
     worker_command,
 )
@@ -98,7 +103,20 @@ def test_an_unknown_provider_is_answered_with_those_that_are_there(tmp_path: Pat
     with pytest.raises(ProviderUnknown) as caught:
         discover([str(tmp_path)]).find("acne")
     assert "there are: acme" in str(caught.value)
-    assert "pip install sandport-provider-acne" in str(caught.value)
+    assert "sandport-provider-" not in str(caught.value)
+    assert "'sandport providers' shows what is installed" in str(caught.value)
+
+
+@given(name=st.from_regex(PROVIDER_NAME, fullmatch=True))
+def test_only_a_package_that_exists_is_named(name: str) -> None:
+    """A typo's package would be a stranger's to register."""
+    named = re.findall(r"sandport-provider-[\w-]+", how_to_get(name))
+    assert named == ([f"sandport-provider-{name}"] if name in ("local", "fake") else [])
+
+
+def test_a_provider_of_ours_that_is_not_installed_is_told_with_its_package(tmp_path: Path) -> None:
+    with pytest.raises(ProviderUnknown, match="pip install sandport-provider-local "):
+        discover([str(tmp_path)]).find("local")
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ async def test_a_wrong_lease_starts_nothing_and_says_what_is_right(tmp_path: Pat
         await hears(
             [
                 (leasing(host, "fkae"), EnvironmentUnknown, "did you mean 'fake'?"),
-                (leasing(host, "fkae"), EnvironmentUnknown, "pip install sandport-provider-fkae (yours: "),
+                (leasing(host, "fkae"), EnvironmentUnknown, "'sandport providers' shows what is installed"),
                 (leasing(host, ttl_s=0), UsageError, "give seconds above 0"),
                 (leasing(host, name=""), UsageError, "leave it out, or give one"),
                 *((leasing(host, name=name), UsageError, "the first a letter or a digit") for name in NOT_NAMES),

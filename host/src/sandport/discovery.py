@@ -21,6 +21,8 @@ from .errors import ProviderUnknown, UsageError
 from .nearest import nearest
 
 GROUP = "sandport.providers"
+OURS = {"fake": "sandport-provider-fake", "local": "sandport-provider-local"}
+"""The packages of the providers that come from where this host does."""
 
 PROVIDER_NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 """Also the name of a folder and of a table in sandport.toml, and at most `NAME_LIMIT` long."""
@@ -117,9 +119,11 @@ def how_to_get(name: str) -> str:
     """A line that says how to come by a provider that is not there; nothing where no provider can have the name."""
     if not valid_name(name):
         return ""
+    # A package is named only where it is known to exist: whoever follows the words may install what anybody registered.
+    get = f"pip install {OURS[name]}" if name in OURS else "its documentation says which package brings it"
     return (
-        f"\na provider is installed by pip install sandport-provider-{name} (yours: pip install -e . in its folder), "
-        f"or its command is given in sandport.toml: [providers.{name}] command = [...]"
+        f"\n'sandport providers' shows what is installed; to get it: {get} (yours: pip install -e . in its folder), "
+        f"or give its command in sandport.toml: [providers.{name}] command = [...]"
     )
 
 

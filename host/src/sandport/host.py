@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Raw, Struct
 
 from sandport_protocol import codec
@@ -31,7 +32,7 @@ from .arguments import check_config, hold
 from .clock import Clock, SystemClock
 from .closing import finished
 from .configuration import Configuration, load, overridden
-from .errors import UsageError
+from .errors import AuthenticationFailed, SandportError, UsageError
 from .home import Home
 from .instances import Instance
 from .lease.authority import Authority
@@ -47,11 +48,12 @@ from .numbers import Timing
 from .opening import begun, hung_in
 from .providers import Providers
 from .sandbox import Sandbox
+from .secret_keys import refuse_secrets
 from .store.sqlite import SqliteStore
 from .store.store import Store
 from .tasks import Tasks
 from .witness import NO_LEASE_WITNESS
-from .worker.environment import withheld
+from .worker.environment import grant_line, withheld
 from .worker.supervisor import Supervisor, WorkerKey
 
 if TYPE_CHECKING:
@@ -258,8 +260,13 @@ class Host:
         check_config(config or {})
         settings = self._providers.resolved(environment)
         params = ProbeParams(config=Raw(codec.encode(overridden(settings.config, config or {}))))
-        client = (await self._supervisor(settings.provider).worker()).client
-        return await client.call(METHODS["probe"], params, ProbeResult, deadline_s=self._timing.call_s)
+        workers = self._supervisor(settings.provider)
+        client = (await workers.worker()).client
+        try:
+            return await client.call(METHODS["probe"], params, ProbeResult, deadline_s=self._timing.call_s)
+        except AuthenticationFailed as error:
+            self._say_grant(error, settings.provider, workers)
+            raise
 
     async def validate(self, provider: str, config: Mapping[str, Any]) -> ValidateConfigResult:
         """What a provider says of a whole config; it touches nothing outside.
@@ -290,6 +297,16 @@ class Host:
             self._supervisors[key] = supervisor
             self._tasks.start(supervisor.run(), f"sandport worker {provider}")
         return supervisor
+
+    def _say_grant(self, error: SandportError, provider: str, workers: Supervisor) -> None:
+        """Have the error of a worker without its credential say what was not handed to it."""
+        if (worker := workers.current) is None:
+            return
+        missing = withheld(self._environ, worker.hello.wants_env, worker.process.given_env)
+        if missing:
+            line = grant_line(provider, (*self._providers.settings(provider).env, *missing))
+            told = f"set here and withheld from its worker: {', '.join(missing)}"
+            error.message += f"\n{told}\nto grant them, in sandport.toml: {line}"
 
     def _refuse_closed(self) -> None:
         if self._closing:
@@ -335,7 +352,8 @@ class Host:
             on_lost: Told why, once, when the sandbox is found to be gone, or ended by another process.
 
         Raises:
-            UsageError: An argument is of the wrong type, or makes no sense; nothing was started.
+            UsageError: An argument is of the wrong type, or makes no sense; nothing was started. Or the config names a
+                secret, which this host does not supply; nothing was created or written.
             EnvironmentUnknown, ProviderUnknown, NameTaken: Likewise.
             NotAuthorised: A plugin refuses; nothing was started.
             StoreUnusable: The journal cannot take the intent; nothing was created.
@@ -380,7 +398,15 @@ class Host:
         await self._authority.lease(request)
         at_once = self._providers.settings(request.provider).creates_at_once
         workers = self._supervisor(request.provider, request.tenant)
-        sandbox = await self._book.acquire(request, workers, at_once=at_once)
+        if len(request.config) > len(b"{}"):
+            # Its schema is known from its worker alone, and what is written stays in the journal for long.
+            worker = await workers.worker()
+            refuse_secrets(request.provider, msgspec.json.decode(request.config), worker.hello)
+        try:
+            sandbox = await self._book.acquire(request, workers, at_once=at_once)
+        except AuthenticationFailed as error:
+            self._say_grant(error, request.provider, workers)
+            raise
         self._sandboxes[sandbox.id] = sandbox
         try:
             with self._book.holding(sandbox, on_lost):

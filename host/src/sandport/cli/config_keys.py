@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from sandport.errors import ConfigurationInvalid
 from sandport.nearest import nearest
+from sandport.secret_keys import followed, kinds_of, names_secret
 
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([kKMGT])(i?)B?")
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
@@ -25,7 +26,6 @@ _TYPES = {
     "array": "list",
     "object": "table",
 }
-_MOST_DEEP = 8
 
 
 class ConfigKey(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -52,11 +52,11 @@ def keys_of(schema: bytes) -> dict[str, ConfigKey] | None:
         whole = msgspec.json.decode(schema)
     except (msgspec.DecodeError, RecursionError):
         return None
-    top = _followed(whole, whole)
+    top = followed(whole, whole)
     properties = top.get("properties")
     if not isinstance(properties, dict) or top.get("additionalProperties") is not False:
         return None
-    return {name: _key(name, _followed(said, whole), whole) for name, said in properties.items()}
+    return {name: _key(name, followed(said, whole), whole) for name, said in properties.items()}
 
 
 def fitted(overrides: Mapping[str, Any], schema: bytes) -> dict[str, Any]:
@@ -99,32 +99,17 @@ def _bytes(text: str) -> int | None:
 
 
 def _key(name: str, said: Mapping[str, Any], whole: object) -> ConfigKey:
-    several = said.get("anyOf")
-    kinds = [_followed(one, whole) for one in several] if isinstance(several, list) else [said]
+    kinds = kinds_of(said, whole)
     types = frozenset(one["type"] for one in kinds if isinstance(one.get("type"), str))
     values = [value for one in kinds if isinstance(one.get("enum"), list) for value in one["enum"]]
     words = [str(value) for value in values] or [_TYPES.get(kind, kind) for kind in sorted(types - {"null"})]
     types |= {"string" for value in values if isinstance(value, str)}
     default = said.get("default")
-    about = [one["description"] for one in (said, *kinds) if isinstance(one.get("description"), str)]
+    about = [one["description"] for one in kinds if isinstance(one.get("description"), str)]
     return ConfigKey(
         name=name,
-        type="|".join(words) or "-",
+        type="name of a secret" if names_secret(kinds) else "|".join(words) or "-",
         default="" if default is None else msgspec.json.encode(default).decode(),
         description=" ".join(about[0].split()) if about else "",
         types=types,
     )
-
-
-def _followed(said: object, whole: object) -> dict[str, Any]:
-    """What is said here, or there where it points to; nothing for what cannot be followed."""
-    for _ in range(_MOST_DEEP):
-        if not isinstance(said, dict):
-            break
-        reference = said.get("$ref")
-        if not isinstance(reference, str):
-            return said
-        said = whole
-        for part in reference.removeprefix("#/").split("/"):
-            said = said.get(part) if isinstance(said, dict) else None
-    return {}

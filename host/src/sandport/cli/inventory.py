@@ -10,6 +10,7 @@ from msgspec import Struct
 from sandport.configuration import Configuration
 from sandport.discovery import Discovery, discover
 from sandport.errors import SandportError
+from sandport.worker.environment import grant_line
 from sandport_protocol.capabilities import Capabilities
 from sandport_protocol.v1 import ProbeCheck
 
@@ -82,8 +83,7 @@ class Listed(Struct, kw_only=True, rename="camel"):
     def grant_line(self) -> str:
         """What sandport.toml has to say so that nothing is withheld."""
         withheld = self.hello.withheld if self.hello is not None else ()
-        names = ", ".join(f'"{name}"' for name in (*self.grants, *withheld))
-        return f"[providers.{self.name}] env = [{names}]"
+        return grant_line(self.name, (*self.grants, *withheld))
 
 
 class Inventory(Struct, frozen=True, kw_only=True, rename="camel"):

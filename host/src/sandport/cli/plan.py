@@ -144,8 +144,12 @@ def plan_of_new(wish: NewWish, configuration: Configuration) -> Plan:
     timeout_s = None if wish.timeout is None else seconds("--timeout", wish.timeout)
     base: dict[str, Any] = {}
     if wish.environment is not None:
-        found = configuration.environment(wish.environment)
-        environment, provider, base = wish.environment, found.provider, found.config
+        environment = wish.environment
+        if environment in configuration.environments or not _is_provider(environment, configuration):
+            found = configuration.environment(environment)
+            provider, base = found.provider, found.config
+        else:
+            provider = environment  # as `Host.lease` takes it
     else:
         environment = provider = wish.provider or DEFAULT_PROVIDER
         # An environment of the same name is not what was asked for.
@@ -171,6 +175,14 @@ def plan_of_new(wish: NewWish, configuration: Configuration) -> Plan:
         task=task,
         ids=Ids(provider=provider, environment=wish.environment),
     )
+
+
+def _is_provider(name: str, configuration: Configuration) -> bool:
+    if name in configuration.providers:
+        return True
+    from sandport.discovery import discover
+
+    return any(provider.name == name for provider in discover().providers)
 
 
 def plan_of_exec(wish: ExecWish, settings: Settings) -> Plan:

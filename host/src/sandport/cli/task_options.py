@@ -99,7 +99,7 @@ def place_options(function: _F) -> _F:
             "--environment",
             metavar="NAME",
             shell_complete=complete_environment,
-            help="An environment of sandport.toml.",
+            help="An environment of sandport.toml, or a provider.",
         ),
         click.option(
             "-p",

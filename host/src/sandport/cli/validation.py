@@ -10,6 +10,7 @@ import msgspec
 
 from sandport.configuration import Configuration
 from sandport.errors import ConfigurationInvalid
+from sandport.secret_keys import refuse_secrets
 from sandport_protocol.v1 import ValidateConfigResult
 
 from .application import Settings
@@ -76,5 +77,7 @@ async def _validated(
     async with hosted(configuration, settings.interrupts, records, cleans_up=False) as host:
         with Status(quiet=False).doing(f"asking {provider}"):
             facts = await host.describe(provider)
-            answer = await host.validate(provider, fit(config, bytes(facts.hello.provider.config_schema)))
+            fitting = fit(config, bytes(facts.hello.provider.config_schema))
+            refuse_secrets(provider, fitting, facts.hello)
+            answer = await host.validate(provider, fitting)
     return answer

@@ -61,3 +61,9 @@ def worker_environment(
 def withheld(environ: Mapping[str, str], wanted: Iterable[str], given: Container[str]) -> tuple[str, ...]:
     """Variables that the provider reads, the host has, and the worker did not get."""
     return tuple(name for name in wanted if name in environ and name not in given)
+
+
+def grant_line(provider: str, names: Iterable[str]) -> str:
+    """What sandport.toml has to say so that these are not withheld."""
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return f"[providers.{provider}] env = [{quoted}]"
