@@ -104,6 +104,37 @@ async def test_no_signal_is_sent_to_a_number_that_was_given_back() -> None:
     close(process)
 
 
+WITHOUT_STANDARD_DESCRIPTORS = """
+import asyncio, os, sys
+from sandport.worker.launch import WorkerCommand, spawn
+
+async def main():
+    # The loop has its own descriptors by now, so that the lowest free ones are these.
+    for fd in (0, 1, 2):
+        os.close(fd)
+    process = spawn(WorkerCommand(provider="p", argv=("true",)), os.environ)
+    await process.exited
+    os.write(int(sys.argv[1]), b"%d" % min(process.stdin_fd, process.stdout_fd, process.stderr_fd))
+
+asyncio.run(main())
+"""
+
+
+def test_no_pipe_of_a_worker_gets_the_number_of_a_standard_descriptor() -> None:
+    """F07, ElementsProject/lightning#4385, #4175: a plugin's pipe got the number of stdout, and host logs."""
+    read, write = os.pipe()
+    with open(read, "rb") as told:
+        subprocess.run(
+            [sys.executable, "-c", WITHOUT_STANDARD_DESCRIPTORS, str(write)],
+            pass_fds=(write,),
+            stdin=subprocess.DEVNULL,
+            check=True,
+            timeout=PROGRAM_BOUND_S,
+        )
+        os.close(write)
+        assert int(told.read()) > 2
+
+
 IGNORES_CHILDREN = """
 import asyncio, os, signal
 from sandport.worker.launch import WorkerCommand, spawn

@@ -287,6 +287,7 @@ def test_an_orphan_ends_under_a_subreaper_too() -> None:
         with _Orphan(LAUNCHER) as orphan:
             orphan.launcher.kill()
             orphan.launcher.wait()
+            orphan.wait_gone()
             _, status = os.waitpid(orphan.pid, 0)
             assert os.waitstatus_to_exitcode(status) == 0
     finally:
@@ -405,6 +406,8 @@ class _Orphan:
             "host": {"name": "h", "version": "1"},
             "storeId": "s",
             "stateDir": "/",
+            # By its silence alone it would not take its host for dead as long as a test waits.
+            "limits": {"hostSilenceMs": 600_000},
         }
         message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
         os.write(self.write, json.dumps(message).encode() + b"\n")
@@ -416,10 +419,15 @@ class _Orphan:
     def __exit__(self, *exc: object) -> None:
         self.launcher.kill()
         self.launcher.wait()
+        if not self.gone_within(0):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         assert self.launcher.stdout is not None
         self.launcher.stdout.close()
         for descriptor in (self.write, self.read, self.pidfd):
             os.close(descriptor)
 
+    def gone_within(self, patience_s: float) -> bool:
+        return bool(select.select([self.pidfd], [], [], patience_s)[0])
+
     def wait_gone(self) -> None:
-        assert select.select([self.pidfd], [], [], PATIENCE_S)[0], "the worker outlives its host"
+        assert self.gone_within(PATIENCE_S), "the worker outlives its host"

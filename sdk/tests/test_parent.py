@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from sandport_sdk.parent import ParentWatch, SilenceWatch
+from sdk.tests.rawworker import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -16,7 +17,8 @@ async def test_a_parent_that_was_gone_before_is_noticed_at_once() -> None:
     await child.wait()
     gone = asyncio.Event()
     watch = ParentWatch(asyncio.get_running_loop(), child.pid, gone.set)
-    await gone.wait()
+    async with asyncio.timeout(PATIENCE_S):
+        await gone.wait()
     watch.stop()
 
 
@@ -24,7 +26,8 @@ async def test_a_process_that_is_not_the_parent_any_more_is_no_parent() -> None:
     """hashicorp/nomad#23969 (O10): the number was given to a stranger, who lives."""
     gone = asyncio.Event()
     watch = ParentWatch(asyncio.get_running_loop(), os.getpid(), gone.set)
-    await gone.wait()
+    async with asyncio.timeout(PATIENCE_S):
+        await gone.wait()
     watch.stop()
 
 
@@ -40,7 +43,8 @@ async def test_a_change_of_parent_counts_and_not_its_number(parent: int, monkeyp
     assert not gone.is_set()
     if parent == 0:  # no pidfd of it is to be had, so this is what a look every now and then finds
         present = 4321
-        await gone.wait()
+        async with asyncio.timeout(PATIENCE_S):
+            await gone.wait()
     watch.stop()
 
 
@@ -52,5 +56,6 @@ async def test_silence_is_measured_from_what_was_heard_last() -> None:
     for _ in range(10):
         await asyncio.sleep(0.01)
         watch.heard = heard = loop.time()
-    assert await silent - heard >= 0.05
+    async with asyncio.timeout(PATIENCE_S):
+        assert await silent - heard >= 0.05
     watch.stop()

@@ -36,6 +36,8 @@ class Case(Struct, frozen=True, kw_only=True):
     entries: int = 0
     in_folder: int = _FILES_IN_FOLDER
     sparse_bytes: int = 0
+    dense_bytes: int = 0
+    """A multiple of 16 MiB."""
 
 
 class Peak(Struct, frozen=True, kw_only=True):
@@ -72,6 +74,12 @@ def make(case: Case, top: Path) -> None:
                 file.seek(case.sparse_bytes // _SPARSE_DATA * piece)
                 file.write(b"data")
             file.truncate(case.sparse_bytes)
+        return
+    if case.dense_bytes:
+        # One file that two threads copy, where that is faster, and some that are left to the kernel.
+        for label, share in (("large", 2), *((f"middling{number}", 16) for number in range(8))):
+            with open(top / label, "wb") as file:
+                file.writelines(bytes(range(256)) * 4096 for _ in range(case.dense_bytes // share >> 20))
         return
     left, number = case.entries, 0
     while left:
@@ -186,7 +194,10 @@ def smaller(case: Case) -> Case:
     import msgspec
 
     return msgspec.structs.replace(
-        case, what=f"a hundredth of {case.what}", entries=case.entries // 100, sparse_bytes=case.sparse_bytes // 100
+        case,
+        what=f"a hundredth of {case.what}",
+        entries=case.entries // 100,
+        sparse_bytes=case.sparse_bytes // 100,
     )
 
 

@@ -125,7 +125,11 @@ DOINGS = {doing.__name__: doing for doing in (run_one, overflow, large_answer, s
 
 
 async def embed(what: str, home: str, command: tuple[str, ...]) -> None:
-    limits = Limits(frame_bytes=int(os.environ.get("FRAME_BYTES", Limits().frame_bytes)))
+    limits = Limits(
+        frame_bytes=int(os.environ.get("FRAME_BYTES", Limits().frame_bytes)),
+        host_silence_ms=int(os.environ.get("HOST_SILENCE_MS", Limits().host_silence_ms)),
+        heartbeat_ms=min(Limits().heartbeat_ms, int(os.environ.get("HOST_SILENCE_MS", Limits().host_silence_ms)) // 10),
+    )
     log = Log(lambda level, event, fields: print(f"{level}: {event}", file=sys.stderr), threshold="warning")
     settings = configuration({"scripted": command}, limits=limits)
     async with Host.open(settings, home=home, log=log) as host:

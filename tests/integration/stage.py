@@ -134,6 +134,14 @@ def alive(pid: int) -> bool:
     return stat[stat.rindex(b")") + 2 :].split()[0] not in (b"Z", b"X")
 
 
+def hold_the_loop_while_alive(pid: int) -> None:
+    """Have the end of a process and all that it said before come in one and the same turn of the loop."""
+    limit = time.monotonic() + PATIENCE_S
+    while alive(pid):
+        assert time.monotonic() < limit, "it does not end"
+        time.sleep(0.005)
+
+
 _FROM_BEFORE: set[int] = set()
 
 

@@ -1,12 +1,15 @@
 """`sandport reap`, and what other commands say of clean-up: what was left is seen, ended, counted, and never lost."""
 
 import os
+import select
 import signal
 from typing import Any
 
 import pytest
 
+from sandport_provider_fake.testing import Fake
 from tests.integration.command import Command, Done, until
+from tests.integration.stage import PATIENCE_S
 
 FAILS = '[{{action = "error", point = "destroy.before", times = {times}}}]'
 
@@ -78,6 +81,29 @@ def test_progress_is_counted_and_named_and_kept_leases_stay(sandport: Command) -
     assert sandport("leases", "end", "box").code == 0
     sandport.nothing_is_left()
     assert list((sandport.home / "instances").iterdir()) == []
+
+
+def test_each_end_is_told_when_it_is_done_and_not_when_all_are(sandport: Command) -> None:
+    """133, crabbox#1730: a long clean-up showed nothing."""
+    fake = Fake(sandport.home)
+    fake.clock.stand_still()
+    sandboxes = {killed(sandport, "-p", "fake") for _ in range(2)}
+    fake.order("destroy.before", "late", by_s=100.0, clock="vendor", after=1)
+    with sandport.start("reap") as process:
+        try:
+            assert select.select([process.stdout], [], [], PATIENCE_S)[0], "nothing was said"
+            first = process.stdout.readline().decode()
+            assert first.startswith("1 of 2: ")
+            assert len(fake.sandboxes()) == 1
+            fake.clock.advance(100.0)
+            second = process.stdout.readline().decode()
+            assert second.startswith("2 of 2: ")
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+    assert {line.split()[3] for line in (first, second) if line.endswith(": gone\n")} == sandboxes
+    fake.assert_nothing_left()
+    sandport.nothing_is_left()
 
 
 def test_a_run_that_leaves_something_says_so_and_reap_ends_it(sandport: Command) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +12,20 @@ from sandport.errors import WorkerCrashed, WorkerError, WorkerStartFailed
 from sandport.numbers import Restart, StopLadder, Timing
 from sandport.outcome import Outcome
 from sandport.worker.lifetime import Worker
+from sandport.worker.memory import kernel_kills, memory_facts
 from sandport_protocol.capabilities import MANDATORY
 from tests.integration.conftest import OpenHost
-from tests.integration.stage import QUICK, Journal, Records, alive, children, eventually, marked_with, worker
+from tests.integration.stage import (
+    QUICK,
+    Journal,
+    Records,
+    alive,
+    children,
+    eventually,
+    hold_the_loop_while_alive,
+    marked_with,
+    worker,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -75,6 +87,30 @@ async def test_a_kill_from_outside_is_named_and_not_blamed_on_memory_without_a_r
         assert (error.report.signal, error.report.kind) == (9, "exit")
         assert error.report.peak_memory_bytes
         assert error.report.memory.limit_bytes
+
+
+async def test_a_kill_that_the_kernel_counts_is_one_for_want_of_memory(
+    open_host: OpenHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R08, bazelbuild/bazel#5767, evanw/esbuild#4260: nothing said that a service was ended for want of memory."""
+    vmstat = tmp_path / "system/proc/vmstat"
+    vmstat.parent.mkdir(parents=True)
+    for reads in (kernel_kills, memory_facts):
+        assert reads.__kwdefaults__ is not None
+        monkeypatch.setitem(reads.__kwdefaults__, "system", tmp_path / "system")
+    async with open_host(scripted=worker("never_answers")) as host:
+        for more in (1, 0):
+            vmstat.write_text("nr_free_pages 1\noom_kill 7\n")
+            async with host.lease("scripted") as sandbox:
+                call = asyncio.ensure_future(sandbox.execute(["x"]))
+                running = await host._supervisor("scripted").worker()
+                await eventually(lambda running=running: "execute" in running.client.open_methods)  # type: ignore[misc]
+                vmstat.write_text(f"nr_free_pages 1\noom_kill {7 + more}\n")
+                await kill(running)
+                (error,) = await failures(call)
+            assert error.report is not None
+            assert error.report.memory.kernel_kills == more
+            assert ("out of memory" in str(error)) == bool(more)
 
 
 async def test_a_crash_costs_the_open_command_and_the_next_one_runs_in_the_same_sandbox(
@@ -176,6 +212,23 @@ async def test_the_last_lines_before_the_exit_are_in_the_report(open_host: OpenH
     assert [text for text in records.texts("info") if text.startswith("line ")] == [f"line {n}" for n in range(5000)]
 
 
+async def test_lines_that_nobody_had_read_at_the_exit_are_read_after_it(
+    open_host: OpenHost, records: Records, tmp_path: Path
+) -> None:
+    """L04, hashicorp/go-plugin PR #118, PR #299; 152, activepieces#14015: what a runtime wrote when it crashed."""
+    go = tmp_path / "go"
+    async with open_host(scripted=worker("noisy")) as host, host.lease("scripted") as sandbox:
+        call = asyncio.ensure_future(sandbox.execute(["long lines and the end", str(go)]))
+        running = await host._supervisor("scripted").worker()
+        await eventually(lambda: "execute" in running.client.open_methods)
+        go.touch()
+        hold_the_loop_while_alive(running.process.pid)
+        (error,) = await failures(call)
+        assert error.report is not None
+        assert error.report.log_tail[-1] == "the last words"
+    assert len([text for text in records.texts("info") if text.startswith("long ")]) == 9
+
+
 # ------------------------------------------------------------------ restarts
 
 
@@ -213,7 +266,8 @@ async def test_a_worker_that_always_crashes_is_given_up_with_one_final_error(ope
 
 
 async def test_a_restart_is_the_same_start_again(open_host: OpenHost, journal: Journal) -> None:
-    """R05, microsoft/vscode-languageserver-node#1722: a start changed its caller's options; variables were lost."""
+    """R05, microsoft/vscode-languageserver-node#1722: a start changed its caller's options; variables were lost; L06,
+    hashicorp/vault#5177, PR #25128: what was set for a plugin never reached it."""
     environ = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "GRANTED": "g", "OTHER": "o"}
     command = worker("dies", "execute", "3", journal=journal.path)
     async with open_host(scripted=command, environ=environ, env=("GRANTED",)) as host:
@@ -245,8 +299,10 @@ async def test_a_hundred_replacements_leave_one_worker(open_host: OpenHost) -> N
         supervisor = host._supervisor("scripted")
         for _ in range(100):
             await kill(await supervisor.worker())
+        for _ in range(20):  # those that the host itself gives up, which would live on
+            (await supervisor.worker()).condemn("the test says so", kind="wedge")
         await supervisor.worker()
-        assert supervisor.starts == 101
+        assert supervisor.starts == 121
         assert len(children()) == 1
     assert children() == []
 

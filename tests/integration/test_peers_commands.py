@@ -20,7 +20,7 @@ from sandport.numbers import Timing
 from sandport.sandbox import Sandbox
 from sandport_protocol.limits import Limits
 from tests.integration.conftest import OpenHost
-from tests.integration.stage import QUICK, Records, children
+from tests.integration.stage import QUICK, Records, children, worker
 from tests.integration.vendor import Vendor
 
 pytestmark = pytest.mark.anyio
@@ -86,6 +86,20 @@ async def test_a_command_has_the_limit_that_it_was_given_and_no_other(vendor: Ve
                 assert (await process.wait()).ok
     given = [entry.get("timeoutMs") for what in ("execute", "start") for entry in vendor.fake.journal(what)]
     assert given == [None, 77_500, None, 77_500]
+
+
+async def test_a_time_out_that_a_provider_does_not_keep_is_told(open_host: OpenHost) -> None:
+    """18, Arize phoenix#13378, agent-governance-toolkit#1552: a limit was taken and ignored, and nobody knew; 23,
+    docker/docker-py#2651: what runs in a container has none. The host does not end it: the result says what became."""
+    async with (
+        open_host(scripted=worker("well_behaved", "--no-time-outs")) as host,
+        host.lease("scripted") as sandbox,
+    ):
+        over, within = await asyncio.gather(
+            sandbox.execute(["sleep", "1.5"], timeout_s=0.1), sandbox.execute(["true"], timeout_s=60)
+        )
+    assert (over.ended, over.exit_code, within.notes) == ("exited", 0, ())
+    assert [note for note in over.notes if "does not keep the time-out of 0.1 s" in note]
 
 
 async def test_the_code_is_that_of_the_end_and_not_of_the_first_output(boxes: list[Sandbox]) -> None:

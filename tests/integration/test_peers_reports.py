@@ -1,5 +1,6 @@
 """What users of other sandboxes reported, of clocks, workers that do not serve, and providers that are not there."""
 
+import json
 import sys
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from sandport.errors import EnvironmentUnknown, WorkerStartFailed
 from tests.integration.command import Command
 from tests.integration.conftest import OpenHost
+from tests.integration.stage import worker
 from tests.integration.vendor import Vendor, states
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +37,21 @@ async def test_a_worker_that_ends_with_0_before_it_greets_is_told_with_the_likel
         with pytest.raises(WorkerStartFailed, match="exited with code 0 before it said hello") as raised:
             await host.describe("scripted")
     assert "serve" in str(raised.value)
+
+
+async def test_a_provider_that_finds_its_vendor_too_old_is_shown_with_what_it_found(
+    open_host: OpenHost, sandport: Command
+) -> None:
+    """163, smolagents#1730, CubeSandbox#934, #1187: what runs in the sandboxes did not fit, and everything hung."""
+    command = worker("finds_misfits")
+    said = "agent 1 is too old, needs 2..3"
+    async with open_host(scripted=command) as host:
+        (check,) = (await host.probe("scripted")).checks
+        assert (check.name, check.ok, check.detail) == ("agent", False, said)
+    sandport.configure(f"[providers.scripted]\ncommand = {json.dumps(command)}\n")
+    told = {one["name"]: one for one in sandport("doctor", "--json").object["checks"]}
+    found = told["provider scripted, agent"]
+    assert (found["state"], found["detail"]) == ("warning", said)
 
 
 async def test_a_provider_that_is_not_installed_is_told_with_what_to_install(vendor: Vendor, sandport: Command) -> None:

@@ -152,7 +152,8 @@ async def test_a_cancel_that_falls_together_with_the_start_leaves_no_process(
 @pytest.mark.parametrize("iterated", [False, True])
 async def test_large_input_goes_through_the_pipe_piece_by_piece(open_host: OpenHost, iterated: bool) -> None:
     """39, inspect_k8s_sandbox: input over about 28 MiB reset the connection."""
-    data = bytes(range(256)) * 4096 * 5
+    data = bytes(range(256)) * 4096 * 24  # more than a frame may have
+    assert len(data) > Limits().frame_bytes
     got = bytearray()
     async with open_host(folders=WITH_PROCESSES) as host, host.lease("folders") as sandbox:
         outcome = await sandbox.execute(

@@ -30,6 +30,7 @@ from tests.integration.stage import (
     children,
     configuration,
     eventually,
+    hold_the_loop_while_alive,
     marked_with,
     worker,
 )
@@ -180,6 +181,18 @@ async def test_the_last_message_before_an_exit_is_received(open_host: OpenHost) 
         assert host._supervisor("scripted").starts == 30
 
 
+async def test_messages_that_nobody_had_read_at_the_exit_are_received(open_host: OpenHost, tmp_path: Path) -> None:
+    """S12, microsoft/vscode-js-debug#1530: far more than one read takes, all of it there when the exit is seen."""
+    go = tmp_path / "go"
+    async with open_host(scripted=worker("speaks_last")) as host, host.lease("scripted") as sandbox:
+        call = asyncio.ensure_future(sandbox.execute([str(go), "600000"]))
+        running = await host._supervisor("scripted").worker()
+        await eventually(lambda: "execute" in running.client.open_methods)
+        go.touch()
+        hold_the_loop_while_alive(running.process.pid)
+        assert bytes((await call).stdout) == b"x" * 600_000 + b"the last words"
+
+
 # ------------------------------------------------------------------ closing hosts
 
 
@@ -278,10 +291,11 @@ class Embedder:
 
 
 @contextmanager
-def embedder(what: str, home: Path, command: tuple[str, ...]) -> Iterator[Embedder]:
+def embedder(what: str, home: Path, command: tuple[str, ...], **env: str) -> Iterator[Embedder]:
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.integration.embedder", what, str(home), *command],
         cwd=ROOT,
+        env={**os.environ, **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -294,9 +308,14 @@ def embedder(what: str, home: Path, command: tuple[str, ...]) -> Iterator[Embedd
                 process.kill()
 
 
-async def test_a_worker_ends_when_its_host_is_killed(tmp_path: Path, journal: Journal) -> None:
+FAKE = (sys.executable, "-P", "-m", "sandport_provider_fake")
+"""A worker on the SDK."""
+
+
+@pytest.mark.parametrize("command", [worker("well_behaved"), FAKE], ids=["scripted", "sdk"])
+async def test_a_worker_ends_when_its_host_is_killed(tmp_path: Path, command: tuple[str, ...]) -> None:
     """O01, hashicorp/go-plugin#10, flanksource/mission-control#3185: the host was killed, the plugin stayed."""
-    with embedder("idle", tmp_path, worker("well_behaved", journal=journal.path)) as program:
+    with embedder("idle", tmp_path, command) as program:
         pid = program.hear()["worker"]
         program.process.kill()
         await eventually(lambda: not alive(pid), within_s=PATIENCE_S)
@@ -311,6 +330,33 @@ async def test_a_worker_behind_a_wrapper_ends_when_its_host_is_killed(tmp_path: 
         assert started["pid"] != wrapper
         program.process.kill()
         await eventually(lambda: not alive(started["pid"]) and not alive(wrapper))
+
+
+HOLDS_THE_PIPE = """
+place=$1; shift
+mkfifo "$place/pipe"
+exec 4<&0
+cat <&4 >"$place/pipe" &
+exec sh -c 'echo $$ >"$0/holder"; exec sleep 600' "$place" 4<&- >"$place/pipe" &
+sh -c 'echo $$ >"$0/worker"; exec "$@"' "$place" "$@" <"$place/pipe" 4<&- | cat
+"""
+
+
+async def test_a_worker_whose_input_never_ends_takes_a_silent_host_for_dead(tmp_path: Path) -> None:
+    """O03, verygoodplugins/mcp-automem#137: a worker on the SDK, whose parent lives on and whose pipes stay open."""
+    place = tmp_path / "place"
+    place.mkdir()
+    command = ("sh", "-c", HOLDS_THE_PIPE, "sh", str(place), *FAKE)
+    with embedder("idle", tmp_path / "home", command, HOST_SILENCE_MS="1000") as program:
+        wrapper = program.hear()["worker"]
+        await eventually((place / "holder").exists)
+        pid = int((place / "worker").read_text())
+        try:
+            program.process.kill()
+            await eventually(lambda: not alive(pid))
+            assert alive(int((place / "holder").read_text()))
+        finally:
+            os.killpg(wrapper, signal.SIGKILL)
 
 
 async def test_whoever_reads_the_output_of_a_killed_host_gets_its_end(tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ from sandport.files import Way
 from sandport.host import Host
 from sandport.sandbox import Sandbox
 from sandport.sync.errors import SyncError
+from sandport.sync.result import SyncProgress
 from sandport_protocol.limits import Limits
 from tests.integration.stage import (
     PATIENCE_S,
+    QUICK,
     Journal,
     Records,
     configuration,
@@ -27,6 +29,9 @@ from tests.integration.stage import (
     worker,
 )
 from tests.integration.sync_stage import different, going, inside, open_ends
+from tests.integration.vendor import Vendor
+
+HOUR_S = 3600.0
 
 TREE = Directory({b"big": File(os.urandom(3 << 20)), b"a": Directory({b"b": File(b"c")})})
 """More than any socket holds, so that who stops reading stops the other side."""
@@ -258,6 +263,41 @@ def test_a_source_that_fails_cuts_the_stream(stage: Stage) -> None:
         stage.run(go())
     finally:
         stage.sandbox._files.way = Way.SOCKET
+
+
+async def outlasts(moving: Awaitable[object], begun: asyncio.Event, by_s: float) -> None:
+    """Have so many seconds of the loop pass at once after a transfer has begun: whatever waits for less has waited."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(moving)
+    waiting = asyncio.ensure_future(begun.wait())
+    await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    assert not task.done(), "it was over before a moment of it could be seen"
+    real = loop.time
+    loop.time = lambda: real() + by_s  # type: ignore[method-assign]
+    await task
+
+
+@pytest.mark.anyio
+async def test_a_transfer_may_take_longer_than_anything_waits(vendor: Vendor, tmp_path: Path) -> None:
+    """96, harbor#2656: a fixed limit ended the transfer of large trees. An hour passes in the midst of each; what alone
+    is longer is the time in which not one byte moves."""
+    make(tmp_path / "source", TREE)
+    timing = msgspec.structs.replace(QUICK, call_s=HOUR_S / 4, acquire_s=60.0)
+    limits = Limits(heartbeat_ms=100_000_000, wedge_ms=100_000_000, host_silence_ms=100_000_000)
+    for point in ("sync-in.before", "sync-out.before"):
+        vendor.fake.order(point, "slow-stream", bytes_per_s=4_000_000)
+    async with vendor.host(timing=timing, limits=limits) as host, host.lease("env", ttl_s=100 * HOUR_S) as sandbox:
+        loop, begun = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell(progress: SyncProgress) -> None:
+            if progress.bytes_done:
+                loop.call_soon_threadsafe(begun.set)
+
+        await outlasts(sandbox.sync_in(tmp_path / "source", "tree", on_progress=tell), begun, HOUR_S)
+        begun.clear()
+        await outlasts(sandbox.sync_out("tree", tmp_path / "out", on_progress=tell), begun, HOUR_S)
+    assert different(look(tmp_path / "source"), look(tmp_path / "out")) == {}
 
 
 @pytest.mark.slow

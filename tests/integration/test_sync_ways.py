@@ -250,6 +250,8 @@ def test_a_file_goes_where_it_is_said(ways: Ways, way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_an_error_says_what_is_wrong(ways: Ways, way: str) -> None:
+    """91, docker/docker-py#2564: reading a path that is not there hung; 93, airflow#71676, deer-flow#4811: reads had no
+    bound."""
     sandbox, folder = ways.sandboxes[way], ways.fresh()
     top = folder.name
     make(folder / "tree", Directory({b"a": File()}))

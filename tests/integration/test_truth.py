@@ -105,6 +105,19 @@ async def test_no_error_makes_a_host_run_a_command_twice(
     assert len(journal.of("executes")) == 1
 
 
+async def test_a_timed_out_command_is_sent_once(open_host: OpenHost, journal: Journal) -> None:
+    """22, inspect_ai's retry of exec: the default ran a command again that had timed out."""
+    async with (
+        open_host(scripted=worker("well_behaved", "--processes", journal=journal.path)) as host,
+        host.lease("scripted") as sandbox,
+    ):
+        assert (await sandbox.execute(["sleep", "600"], timeout_s=0.3)).ended == "timedOut"
+        assert len(journal.of("executes")) == 1
+        async with sandbox.start(["sleep", "600"], timeout_s=0.3) as process:
+            assert (await process.wait()).ended == "timedOut"
+        assert len(journal.of("executes")) == 2
+
+
 async def test_an_error_that_a_consumer_raises_is_its_own_and_ends_the_command(
     open_host: OpenHost, journal: Journal
 ) -> None:

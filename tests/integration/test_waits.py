@@ -5,15 +5,17 @@ import os
 import signal
 
 import anyio
+import msgspec
 import pytest
 
-from sandport.errors import CallCancelled, DeadlineExceeded, ProtocolViolation, WorkerWedged
+from sandport.errors import CallCancelled, Cancelled, DeadlineExceeded, ProtocolViolation, WorkerWedged
 from sandport.numbers import Timing
 from sandport_protocol.limits import Limits
 from sandport_protocol.methods import METHODS
 from sandport_protocol.v1 import ExecuteParams
 from tests.integration.conftest import OpenHost
-from tests.integration.stage import QUICK, Journal, Records, eventually, worker
+from tests.integration.stage import PATIENCE_S, QUICK, Journal, Records, alive, eventually, worker
+from tests.integration.vendor import Vendor
 
 pytestmark = pytest.mark.anyio
 
@@ -175,6 +177,30 @@ async def test_the_end_of_the_host_reaches_the_handlers_of_a_worker(open_host: O
         assert report.exit_code == 0
         await asyncio.wait((call,))
         assert call.exception() is not None
+
+
+async def test_the_end_of_the_host_reaches_the_handlers_of_a_worker_on_the_sdk(vendor: Vendor) -> None:
+    """C06, microsoft/vs-streamjsonrpc#64: a handler that waits for what does not come is cancelled, and ends what it
+    had begun."""
+    timing = msgspec.structs.replace(QUICK, exit_drain_s=PATIENCE_S)
+    async with vendor.host(timing=timing, limits=Limits(drain_ms=300)) as host, host.lease("env") as sandbox:
+        told = asyncio.Event()
+        pids: list[int] = []
+
+        def begun(stream: str, data: bytes) -> None:
+            pids.append(int(data))
+            told.set()
+
+        call = asyncio.ensure_future(sandbox.execute(shell="echo $$; exec sleep 600", on_output=begun))
+        await told.wait()
+        running = await host._supervisor("fake").worker()
+        running.let_go()
+        async with asyncio.timeout(PATIENCE_S):
+            report = await asyncio.shield(running.ended)
+        assert (report.exit_code, report.signal) == (0, None)
+        await asyncio.wait((call,))
+        assert isinstance(call.exception(), Cancelled)  # and was not ended with the process around it
+        await eventually(lambda: not alive(pids[0]))
 
 
 async def test_a_cancel_from_another_task_is_told_as_one(open_host: OpenHost) -> None:

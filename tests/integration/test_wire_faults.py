@@ -3,11 +3,13 @@
 import asyncio
 import json
 import random
+from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec import Raw
 
-from sandport.errors import ProtocolViolation, WorkerCrashed, WorkerStartFailed
+from sandport.errors import NotSupported, ProtocolViolation, WorkerCrashed, WorkerStartFailed
 from sandport.host import Host
 from sandport.worker.client import WorkerClient
 from sandport_protocol.codec import encode
@@ -168,12 +170,22 @@ async def test_frames_stay_whole_for_a_reader_that_takes_a_byte_at_a_time(
     assert journal.received("validateConfig") == 17
 
 
-async def test_a_declared_worker_is_sent_nothing_that_it_did_not_declare(open_host: OpenHost, journal: Journal) -> None:
+async def test_a_declared_worker_is_sent_nothing_that_it_did_not_declare(
+    open_host: OpenHost, journal: Journal, tmp_path: Path
+) -> None:
     """N12, kubernetes-csi/csi-test#564: methods were called that the driver had never declared."""
+    (tmp_path / "file").write_bytes(b"x")
     async with open_host(scripted=worker("well_behaved", journal=journal.path)) as host:
         facts = await host.describe("scripted")
         async with host.lease("scripted") as sandbox:
             await sandbox.execute(["true"])
+            for starting in (sandbox.start(["true"]), sandbox.shell()):
+                with pytest.raises(NotSupported, match="has no"):
+                    async with starting:
+                        pytest.fail("it was started")
+            sandbox.lease = msgspec.structs.replace(sandbox.lease, local_root=None)
+            await sandbox.sync_in(tmp_path / "file", "file")
+            assert await sandbox.read_bytes("file") == b"x"
     await eventually(lambda: journal.received("shutdown") == 1)
     methods = {entry["method"] for entry in journal.of("received")}
     assert methods - {"initialized", "cancel", "credit"} <= set(facts.hello.supported_methods)

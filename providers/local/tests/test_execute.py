@@ -1,17 +1,20 @@
 """execute: the program's own end, its own bytes, and nothing of the worker's."""
 
+import asyncio
 import hashlib
 import os
 import stat
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from providers.local.tests.leases import Lease, unique_sleep
 from providers.local.tests.machine import running, started, wait_for_end
-from sandport_provider_local.command import DRAIN_S
+from sandport_provider_local.command import DRAIN_S, Command
 from sandport_provider_local.provider import LocalProvider
 from sandport_sdk.testing import HostInMemory
 from sandport_sdk.v1 import B64, Limits, errors, types
@@ -20,6 +23,32 @@ pytestmark = pytest.mark.anyio
 
 
 # ---------------------------------------------------------------- how it ended
+
+
+async def test_a_command_has_no_limit_but_the_one_that_it_is_given(
+    lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rivet-dev/sandbox-agent#152 (17): sixty seconds that nobody had asked for ended what ran in the background."""
+    loop = asyncio.get_running_loop()
+    later = loop.call_later
+    delays: set[float] = set()
+
+    def recorded(delay: float, callback: Callable[..., object], *arguments: Any, **more: Any) -> asyncio.TimerHandle:
+        if isinstance(getattr(callback, "__self__", None), Command):
+            delays.add(delay)
+        return later(delay, callback, *arguments, **more)
+
+    monkeypatch.setattr(loop, "call_later", recorded)
+    seen: list[set[float]] = []
+    for number, timeout_ms in enumerate((None, 77_500)):
+        delays.clear()
+        assert (await lease.run("sleep", "0.1", timeout_ms=timeout_ms)).ended == "exited"
+        await lease.spawn(f"p{number}", "sleep", "0.1", timeout_ms=timeout_ms)
+        assert (await lease.wait(f"p{number}").result()).ended == "exited"
+        seen.append(set(delays))
+    assert seen[0], "nothing was recorded"
+    assert seen[1] - seen[0] == {77.5}
+    assert max(seen[0]) < 60
 
 
 @pytest.mark.parametrize("code", [0, 1, 7, 126, 137, 255])
@@ -44,6 +73,31 @@ async def test_a_kill_from_outside_is_a_signal_with_its_number(lease: Lease) -> 
     os.kill(found[0], 9)
     result = await request.result()
     assert (result.ended, result.signal, result.tree) == ("signalled", 9, None)
+
+
+async def test_a_kill_is_one_for_want_of_memory_where_the_kernel_has_counted_one(lease: Lease, tmp_path: Path) -> None:
+    """google/gvisor#14679, moby#10013 (52): such a kill was told as 128, as 0, or as a signal like any other."""
+    counter = tmp_path / "memory.events"
+    counter.write_text("oom 0\noom_kill 3\n")
+    assert lease.host._worker is not None
+    provider = lease.host._worker._provider
+    assert isinstance(provider, LocalProvider)
+    sandbox = provider._sandboxes[lease.id]
+    with counter.open("rb") as file:
+        sandbox._oom_counter = file.fileno()
+        try:
+            for counted, number, ended in ((4, 9, "outOfMemory"), (4, 9, "signalled"), (5, 15, "signalled")):
+                request = lease.start(
+                    "sh", "-c", f"echo up; while ! [ -e go ]; do sleep 0.01; done; kill -{number} $$", live=True
+                )
+                await request.received("stdout", 3)
+                counter.write_text(f"oom 0\noom_kill {counted}\n")
+                await lease.run("touch", "go")
+                result = await request.result()
+                assert (result.ended, result.exit_code, result.signal) == (ended, None, number)
+                await lease.run("rm", "go")
+        finally:
+            sandbox._oom_counter = None
 
 
 async def test_a_missing_program_is_an_error_and_no_code(lease: Lease) -> None:

@@ -45,12 +45,14 @@ async def test_a_time_out_is_never_taken_for_want_of_memory(lease: Lease) -> Non
 
 async def test_a_busy_loop_is_ended(lease: Lease) -> None:
     """inspect_ai#1585: an endless loop survived the time-out and ate the processor."""
-    result = await lease.sh("while :; do :; done", timeout_ms=100)
-    assert (result.ended, result.tree) == ("timedOut", "gone")
+    word = unique_sleep()
+    result = await lease.run("sh", "-c", "echo up; while :; do :; done", "sh", word, timeout_ms=AMPLE_MS)
+    assert (result.ended, result.tree, result.stdout.data, running(word)) == ("timedOut", "gone", b"up\n", [])
 
 
 async def test_a_program_that_ignores_the_request_is_killed(lease: Lease) -> None:
-    """narailabs/doc-wiki#72, CherryHQ/stella#1078: SIGTERM was ignored and nothing followed."""
+    """narailabs/doc-wiki#72, CherryHQ/stella#1078: SIGTERM was ignored and nothing followed; ianvs#820: a SIGKILL that
+    the timer sent was taken for the kernel's own."""
     result = await lease.sh('trap "" TERM; sleep 60 & wait; sleep 60', timeout_ms=AMPLE_MS)
     assert (result.ended, result.signal, result.tree) == ("timedOut", 9, "gone")
     assert result.duration_ms >= AMPLE_MS + TERM_GRACE_S * 1000

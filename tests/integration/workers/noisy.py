@@ -1,6 +1,8 @@
 """Writes much on stderr in an execute, as the program's name says, before it answers."""
 
+import fcntl
 import os
+import time
 from typing import Any
 
 from tests.integration.workers.speaker import Message, Speaker
@@ -37,6 +39,12 @@ class Noisy(Speaker):
                 write(b"x" * 10 * MIB + b"\nafter\n")
             case "many lines and the end":
                 write(b"".join(b"line %d\n" % number for number in range(5000)))
+                os._exit(1)
+            case "long lines and the end":
+                fcntl.fcntl(2, fcntl.F_SETPIPE_SZ, MIB)  # far more than is read at once
+                while not os.path.exists(message["params"]["argv"][1]):
+                    time.sleep(0.005)
+                write(b"".join(b"long %d %s\n" % (number, b"x" * 60_000) for number in range(9)) + b"the last words\n")
                 os._exit(1)
             case "every form":
                 write(FORMS)

@@ -3,7 +3,7 @@
 Commands run as plain children in the worker's own process group, so that they end with the worker; a kill reaches the
 command itself and promises nothing of what it started (`kill: none`). Folders outlive the worker: another one can
 attach them. `--processes`: it also serves startProcess, writeProcess, signalProcess and waitProcess. `--at-most N`: it
-runs no more commands at once.
+runs no more commands at once. `--no-time-outs`: it takes a time-out and does not keep it.
 """
 
 import base64
@@ -86,7 +86,7 @@ class Running:
             raise Refused(-32020, f"{words[0]!r}: {error}", condition="CommandNotExecutable", dispatched="no") from None
         self.killed: str | None = None
         self.rooms: dict[str, Room] = {}
-        timeout_ms = params.get("timeoutMs")
+        timeout_ms = params.get("timeoutMs") if worker.keeps_limits else None
         self.timer = threading.Timer(timeout_ms / 1000, self.kill, ("timedOut",)) if timeout_ms else None
         if self.timer is not None:
             self.timer.daemon = True
@@ -127,6 +127,7 @@ class Worker(Speaker):
         self.at_most = (
             int(self.arguments[self.arguments.index("--at-most") + 1]) if "--at-most" in self.arguments else None
         )
+        self.keeps_limits = "--no-time-outs" not in self.arguments
         methods: tuple[str, ...] = MANDATORY
         if "--processes" in self.arguments:
             methods += PROCESS
