@@ -16,7 +16,7 @@ from sandport.errors import SandportError, UsageError
 from sandport.sandbox import INLINE_STDIN_BYTES
 from sandport_protocol.errors import CONDITIONS, Kept, Partial
 from sandport_protocol.v1 import StreamName
-from tests.integration.stage import QUICK, ROOT, Records, configuration
+from tests.integration.stage import QUICK, ROOT, Records, alive, configuration, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -136,3 +136,30 @@ async def test_a_sandbox_that_is_ended_under_a_command_leaves_its_output(tmp_pat
                     await running
             assert not isinstance(raised.value, UsageError)
             assert raised.value.partial == RECEIVED, raised.value
+
+
+async def test_what_a_consumer_raises_is_raised_as_it_is_and_the_command_is_killed(tmp_path: Path) -> None:
+    class Mine(Exception):
+        pass
+
+    def refuse(_: StreamName, __: bytes) -> None:
+        raise mine
+
+    async def refuse_later(_: StreamName, __: bytes) -> None:
+        await asyncio.sleep(0)
+        raise mine
+
+    mark = tmp_path / "pid"
+    script = ["sh", "-c", f"echo $$ > {mark}; echo begun; exec sleep 600"]
+    async with (
+        Host.open(home=tmp_path / "home", log=Records().log) as host,
+        host.lease("local", config={"isolation": "none"}) as sandbox,
+    ):
+        for consumer in (refuse, refuse_later):
+            for stdin in (b"", b"x" * (INLINE_STDIN_BYTES + 1)):
+                mine = Mine("mine")
+                with pytest.raises(Mine) as raised:
+                    await sandbox.execute(script, stdin=stdin, on_output=consumer)
+                assert raised.value is mine
+                pid = int(mark.read_text())
+                await eventually(lambda pid=pid: not alive(pid))  # type: ignore[misc]

@@ -470,10 +470,20 @@ _WORDS = {
 }
 
 
+def types_in_words(message: str) -> str:
+    """The same message with what msgspec calls types called what TOML's are; a provider's has them too."""
+
+    def told(match: re.Match[str]) -> str:
+        kinds = [_WORDS.get(kind.strip(), kind.strip()) for kind in match[1].split("|")]
+        return " or ".join(kinds)
+
+    return re.sub(r"`(\w+(?: \| \w+)*)`", told, message).replace(", got ", ", not ")
+
+
 def _in_words(message: str) -> str:
     """Msgspec's complaint in the words of TOML, without its path for the outermost value."""
     message, _, path = message.partition(" - at ")
-    message = re.sub(r"`(\w+)`", lambda match: _WORDS.get(match[1], match[0]), message).replace(", got", ", not")
+    message = types_in_words(message)
     place = path.strip("`").removeprefix("$")
     return message[:1].lower() + message[1:] + (f" (in {place})" if place else "")
 

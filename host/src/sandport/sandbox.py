@@ -139,11 +139,13 @@ class Sandbox:
             env: Added to the sandbox's own variables.
             user: Whom to run as, where the provider can.
             stdin: All of its input; empty and ended by default.
-            timeout_s: After this the command and what it started is killed, and the outcome says `timedOut`.
+            timeout_s: After this the command and what it started is killed, and the outcome says `timedOut`. It bounds
+                the command, not the call, which also waits for `on_output` to take what came: up to the close grace
+                longer for one that awaits, and without a bound for one that blocks.
             output_limit_bytes: Kept of each stream in memory, half head and half tail; the rest is counted.
             spill_to: A directory on this machine that gets every byte, in the files `stdout` and `stderr`.
             on_output: Called with each piece as it comes, and awaited where it returns an awaitable: a slow one slows
-                the command down, nothing else.
+                the command down, nothing else. What it raises is raised here as it is, and the command is killed.
 
         Returns:
             How it ended, proven; a non-zero exit code is a result, not an error.

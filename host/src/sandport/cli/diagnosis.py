@@ -115,6 +115,10 @@ def _home() -> tuple[Check, Places | None]:
     if fresh:
         parts.append("just made")
     places = look_at_places(home.root)
+    if not os.access(home.root, os.W_OK | os.X_OK):
+        detail = f"{parts[0]}: the home is read-only, and nothing can be leased or ended from it"
+        fix = "make the folder and its file system writable for you, or set SANDPORT_HOME to a folder that is"
+        return Check(name="home", state="wrong", detail=detail, fix=fix), places
     return Check(name="home", state="ok", detail=", ".join(parts + places.sizes())), places
 
 

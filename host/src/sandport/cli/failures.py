@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from sandport.configuration import types_in_words
 from sandport.errors import (
     CommandNotExecutable,
     CommandNotFound,
@@ -56,7 +57,7 @@ def failure_of(error: BaseException, *, started: bool = False) -> Failure:
     """
     error = _single(error)
     code = _code(error)
-    words = str(error)
+    words = types_in_words(str(error)) if isinstance(error, ConfigInvalid) else str(error)
     # Its class is in the store, which is not imported for a message.
     is_unknown = type(error).__name__ == "LeaseUnknown" and words.startswith("there is no lease")
     if is_unknown and "ever leased" not in words and "did you mean" not in words:

@@ -16,6 +16,9 @@ from .messages import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
+_WHOLE = ("LEASE", "SANDBOX")
+"""Columns of ids."""
+
 Colour = Literal["green", "yellow", "red"]
 
 
@@ -81,8 +84,19 @@ def _put_rich(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
 
     # It wants a stream.
-    Console(file=sys.stdout).print(_rich(head, rows))
+    console = Console(file=sys.stdout)
+    # A line may be longer than a narrow terminal, which wraps it: an id in pieces cannot be copied.
+    console.width = max(console.width, _least_width(head, rows))
+    console.print(_rich(head, rows))
     sys.stdout.flush()
+
+
+def _least_width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Columns that a table needs so that no id is cut, and the rest has room to wrap."""
+    return sum(
+        max(len(row[column]) for row in [head, *rows]) if title in _WHOLE else len(title) + 2
+        for column, title in enumerate(head)
+    )
 
 
 def _rich(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -91,8 +105,10 @@ def _rich(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in head:
-        table.add_column(title, overflow="fold")
+    for column, title in enumerate(head):
+        whole = title in _WHOLE
+        least = max((len(row[column]) for row in rows), default=1) if whole else None
+        table.add_column(title, overflow="fold", no_wrap=whole, min_width=least)
     for row in rows:
         # Text, not str: a provider's words are not markup.
         table.add_row(*(Text(cell) for cell in row))

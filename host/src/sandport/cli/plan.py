@@ -141,6 +141,11 @@ def plan_of_new(wish: NewWish, configuration: Configuration) -> Plan:
     """
     if wish.provider is not None and wish.environment is not None:
         raise UsageError("-p and -e: give one of them; an environment names its provider")
+    for option, value in (("-p", wish.provider), ("-e", wish.environment)):
+        if value is not None and value.startswith("-"):
+            raise UsageError(
+                f"{option} wants a name after it, and {value!r} follows; as in: sandport run -p local -- true"
+            )
     timeout_s = None if wish.timeout is None else seconds("--timeout", wish.timeout)
     base: dict[str, Any] = {}
     if wish.environment is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from sandport.configuration import Configuration
+from sandport.configuration import Configuration, types_in_words
 from sandport.errors import ConfigurationInvalid
 from sandport.secret_keys import refuse_secrets
 from sandport_protocol.v1 import ValidateConfigResult
@@ -54,7 +54,7 @@ def checked(where: str, provider: str, found: ValidateConfigResult) -> dict[str,
         ConfigurationInvalid: It refuses the config; the message names each field.
     """
     if found.issues:
-        told = [f"{issue.field}: {issue.message}" for issue in found.issues]
+        told = [f"{issue.field}: {types_in_words(issue.message)}" for issue in found.issues]
         raise ConfigurationInvalid("\n".join([f"{where}: provider {provider} refuses its config", *told]))
     normal: dict[str, Any] = msgspec.json.decode(found.config)
     return normal
