@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 from sandport_conformance import schema
 from sandport_conformance.declaration import Needs, Uses, check
@@ -16,6 +17,7 @@ from sandport_conformance.session import Id, Session, encode, show_error
 
 from .claims import expect_no_effect
 from .gates import TEXT, held, need_room
+from .leases import listed, settled
 
 # ------------------------------------------------------------------ one answer
 
@@ -104,14 +106,16 @@ def an_answer_means_that_it_is_done(lab: Lab) -> None:
     worker = lab.worker
     for _ in range(2):
         sandbox = lab.new_sandbox()
-        mine = lab.with_config(sandboxId=sandbox.id)
-        listed = worker.request("listLeases", mine)
+        asked = worker.request("listLeases", lab.with_config(sandboxId=sandbox.id))
         sandbox.execute(lab.command("write_file", name="effect", text="settled"))
         seen = output_of(sandbox.execute(lab.command("read_file", name="effect")))
         expect(seen == b"settled", f"what a command wrote before its answer is {seen!r:.60} for the next one")
-        expect(worker.result_of(listed).get("leases"), "a lease that was acquired is not listed")
+        first_look = {one["sandboxId"]: one["handle"] for one in worker.result_of(asked).get("leases", [])}
+        there = first_look or settled(lab, partial(listed, lab, sandbox.id), bool)
+        expect(there, "a lease that was acquired is not listed")
         sandbox.destroy()
-        expect(not worker.call("listLeases", mine).get("leases"), "a lease that was destroyed is listed")
+        left = settled(lab, partial(listed, lab, sandbox.id), lambda found: not found)
+        expect(not left, "a lease that was destroyed is listed")
 
 
 # ------------------------------------------------------------------ too many

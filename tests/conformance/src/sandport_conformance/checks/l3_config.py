@@ -11,7 +11,7 @@ from sandport_conformance.schema import Json
 
 from .claims import expect_no_effect, field_of
 from .l3_errors import canaries
-from .leases import listed
+from .leases import listed, settle
 
 UNKNOWN = "conformanceNoSuchKey"
 
@@ -94,6 +94,7 @@ def a_wrong_config_makes_no_sandbox(lab: Lab) -> None:
     expect_no_effect(error, "an acquire with a wrong config")
     field = field_of(error)
     expect(field.startswith("config."), f"detail.field is {field!r:.100}, and must be a path below `config`")
+    settle(lab)
     expect(not listed(lab, sandbox_id), "the sandbox of a refused config is listed")
 
 
@@ -118,9 +119,11 @@ def an_unknown_key_is_an_issue(lab: Lab) -> None:
 )
 def a_probe_creates_nothing(lab: Lab) -> None:
     """After probes the same sandboxes are listed as before."""
+    settle(lab)  # else what was made before would seem to come from the probe
     before = listed(lab)
     for _ in range(2):
         lab.worker.call("probe", lab.with_config())
+    settle(lab)
     added = set(listed(lab)) - set(before)
     expect(not added, f"a probe left sandboxes: {', '.join(sorted(added))}")
 

@@ -19,7 +19,7 @@ from sandport_conformance.session import Id, Session
 
 from .claims import expect_no_effect
 from .gates import need_room
-from .leases import attach, listed, pages, path_of
+from .leases import attach, listed, pages, path_of, settle, settled
 
 _SHAPES = ("", "sp", "sp{25}", "sp{27}", "SP{26}", "sq{26}", "sp../../{20}", "sp{25}1", "sp{25}A", "sp{26}\n", "{26}sp")
 """Ids of other forms; `{n}` stands for n characters that an id may have."""
@@ -168,17 +168,18 @@ def attaching_tells_what_is_there(lab: Lab) -> None:
 def everything_acquired_is_listed(lab: Lab) -> None:
     """A list has each sandbox with a handle that attaches it; with `sandboxId` that one only; destroyed ones never."""
     first, second = lab.new_sandbox(), lab.new_sandbox()
-    everything = listed(lab)
+    everything = settled(lab, lambda: listed(lab), lambda found: {first.id, second.id} <= set(found))
     for sandbox in (first, second):
         expect(sandbox.id in everything, f"sandbox {sandbox.id} was acquired and is not listed")
         state = attach(lab, sandbox.id, everything[sandbox.id])["state"]
         expect(state == "attached", f"the listed handle of {sandbox.id} attaches as {state!r}")
-        one = listed(lab, sandbox.id)
+        one = settled(lab, partial(listed, lab, sandbox.id), bool)
         expect(set(one) == {sandbox.id}, f"asked for {sandbox.id}, the list has {sorted(one)}")
     second.destroy()
-    left = listed(lab)
+    left = settled(lab, lambda: listed(lab), lambda found: second.id not in found)
     expect(first.id in left, f"sandbox {first.id} is not listed any more, while another was destroyed")
-    expect(second.id not in left and not listed(lab, second.id), f"sandbox {second.id} was destroyed and is listed")
+    by_id = settled(lab, lambda: listed(lab, second.id), lambda found: not found)
+    expect(second.id not in left and not by_id, f"sandbox {second.id} was destroyed and is listed")
 
 
 @check(
@@ -197,6 +198,7 @@ def another_stores_sandboxes_are_not_listed(lab: Lab) -> None:
     try:
         other = lab.spawn(greet=False)
         other.greet(storeId=f"{lab.store_id}-other", stateDir=str(state))
+        settle(lab)
         for found in (listed(lab, session=other), listed(lab, sandbox.id, session=other)):
             expect(sandbox.id not in found, f"sandbox {sandbox.id} is listed to another store")
     finally:
@@ -231,7 +233,8 @@ def a_destroyed_sandbox_is_gone(lab: Lab) -> None:
         expect(state == "gone", f"a sandbox that was destroyed is {state!r} when it is destroyed again")
     refusal = session.refused("execute", sandbox.params(["true"]), "NotAttached", "LeaseNotFound")
     expect_no_effect(refusal, "a command in a sandbox that was destroyed")
-    expect(not listed(lab, sandbox.id, session=session), "the sandbox was destroyed and is listed")
+    left_on_it = settled(lab, lambda: listed(lab, sandbox.id, session=session), lambda found: not found)
+    expect(not left_on_it, "the sandbox was destroyed and is listed")
 
 
 @check(
@@ -293,6 +296,7 @@ def expect_ended(session: Session, command: Id) -> None:
 def a_list_has_a_last_page(lab: Lab) -> None:
     """Page after page a list has every sandbox once, each page fits in a frame, and the last has no cursor."""
     wanted = {lab.sandbox.id, *(lab.new_sandbox().id for _ in range(3))}
+    settle(lab)
     begin = len(lab.worker.messages)
     found = [lease["sandboxId"] for page in pages(lab) for lease in page]
     expect(len(found) == len(set(found)), f"a sandbox stands on two pages: {sorted(found)}")

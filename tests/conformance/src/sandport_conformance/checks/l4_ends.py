@@ -18,8 +18,8 @@ from sandport_conformance.session import Id, Session
 from sandport_conformance.stories import LIFE, Stage, tell
 
 from .l3_lost import LOST, expect_partial, expect_ran
-from .l4_leases import expires_at, settle, time_of_an_acquire
-from .leases import path_of
+from .l4_leases import expires_at, time_of_an_acquire
+from .leases import path_of, settle
 
 _CUTS = 5
 _CRASH_GRACE_MS = 2_000

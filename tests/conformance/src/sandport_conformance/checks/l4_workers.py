@@ -17,7 +17,7 @@ from sandport_conformance.session import Session
 from sandport_conformance.stories import LIFE, Stage, tell
 
 from .gates import Held, held
-from .leases import path_of
+from .leases import path_of, settled
 
 _TEXT = "of the first worker"
 
@@ -277,7 +277,7 @@ def three_workers_in_one_sandbox(stage: Stage) -> Shared:
                     stays = "its files are not as they were"
             except Failed as failure:
                 stays = str(failure)
-            if not stays and not home.listed(last, sandbox.id):
+            if not stays and not settled(stage.lab, lambda: home.listed(last, sandbox.id), bool):
                 stays = "it is not listed"
         return Shared(interrupted, wrong, stays)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,34 @@ from sandport_conformance.schema import Json
 from sandport_conformance.session import Session
 
 _MOST_PAGES = 1_000
+_LOOK_S = 0.05
+
+
+def settle_s(lab: Lab) -> float:
+    """How long the provider says that a create, or an end, may take to show in its lists."""
+    return int(lab.facts.capabilities.get("createSettleMs") or 0) / 1000
+
+
+def settle(lab: Lab) -> None:
+    """Wait until what was created or ended shows in the lists, as long as the provider says that this can take."""
+    time.sleep(settle_s(lab))
+
+
+def settled(lab: Lab, look: Callable[[], dict[str, str]], holds: Callable[[dict[str, str]], object]) -> dict[str, str]:
+    """A list that is as it should be, or what it is once the provider's own time for that is over.
+
+    Args:
+        lab: Knows the time; a provider that declares none is looked at once.
+        look: Lists.
+        holds: Whether the list is as it should be.
+    """
+    deadline = time.monotonic() + settle_s(lab)
+    while True:
+        last = time.monotonic() >= deadline
+        found = look()
+        if last or holds(found):
+            return found
+        time.sleep(_LOOK_S)
 
 
 def listed(lab: Lab, sandbox_id: str | None = None, *, session: Session | None = None) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 from . import mutant
 from .healthy import Call, Healthy, Json
 from .l3_lost import Denied
-from .l4_workers import EndsAtOnce, KeepsNoTime, NoStrays, RemovesFirst
+from .l4_workers import EndsAtOnce, KeepsNoTime
 from .refusals import Refusal
 
 _VENDORS = ("acquireLease", "attachLease", "listLeases", "destroyLease")
@@ -57,11 +57,3 @@ class ThrottledAndDenies(Throttled):
     """Is throttled, and says of a command that ran when its sandbox ended that it was never started."""
 
     leases_class = Denied
-
-
-@mutant("LEASE-24/destroy", made_from=Throttled)
-class ThrottledAndRemovesFirst(Throttled):
-    """Is throttled, and takes a sandbox off the list before it ends what runs there."""
-
-    leases_class = RemovesFirst
-    guard_class = NoStrays

@@ -56,7 +56,8 @@ def bounded(*, soft: int | None = None, hard: int | None = None) -> set[int]:
         if name.isdigit():
             with suppress(OSError, IndexError):  # it ended while we looked
                 said = Path("/proc", name, "limits").read_bytes().partition(b"Max realtime timeout")[2].split()
-                if (soft is None or said[0] == b"%d" % soft) and (hard is None or said[1] == b"%d" % hard):
+                same = (soft is None or said[0] == b"%d" % soft) and (hard is None or said[1] == b"%d" % hard)
+                if same and start_of(int(name)) is not None:  # one that has ended has its limits until it is reaped
                     found.add(int(name))
     return found
 
