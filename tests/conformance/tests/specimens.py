@@ -110,3 +110,43 @@ class SpinsAtTheEnd(Healthy):
 
     def end(self) -> None:
         spin()
+
+
+class RefusesSandboxes(Healthy):
+    """Never makes a sandbox, and counts how often it was asked."""
+
+    class leases_class(Leases):  # noqa: N801 - it is the attribute of this name
+        def acquire_lease(self, call: Call) -> Json:
+            print("asked for a sandbox", file=sys.stderr)
+            raise Refusal("Unavailable", "the vendor is down", retry="later")
+
+
+class LosesCommands(Healthy):
+    """Reads an `execute`, logs it, and forgets it."""
+
+    def receive(self, line: bytes) -> None:
+        if b'"execute"' in line:
+            print("an execute came", file=sys.stderr, flush=True)
+            return
+        super().receive(line)
+
+
+class HoldsCommands(Healthy):
+    """Takes an `execute`, and never answers."""
+
+    def handle(self, call: Call) -> Json:
+        if call.method == "execute":
+            call.cancelled.wait()
+        return super().handle(call)
+
+
+class RefusesTheFirstSandbox(Healthy):
+    """Has a bad moment."""
+
+    class leases_class(Leases):  # noqa: N801 - it is the attribute of this name
+        def acquire_lease(self, call: Call) -> Json:
+            bad = self.used.with_name("bad-moment")
+            if not bad.exists():
+                bad.touch()
+                raise Refusal("Unavailable", "a bad moment", retry="later")
+            return super().acquire_lease(call)

@@ -1,5 +1,6 @@
 """The command: its doors, its exit codes, and what it prints."""
 
+import dataclasses
 import json
 import os
 import shlex
@@ -14,7 +15,12 @@ from sandport_conformance import catalogue, cli
 from sandport_conformance.command_line import resolve
 from sandport_conformance.mutants import command_of
 from sandport_conformance.outcomes import Misuse
+from sandport_conformance.progress import Progress
+from sandport_conformance.report_html import to_html
+from sandport_conformance.report_json import to_json
+from sandport_conformance.requirements import requirements
 from tests.conformance.tests.conftest import HEALTHY_COMMAND, python
+from tests.conformance.tests.test_reports import REPORT as A_REPORT
 
 PASSING = "FRAME-2"
 
@@ -54,6 +60,12 @@ def test_a_worker_that_cannot_be_started_ends_with_3_and_says_why(capsys: pytest
         (["run", "--", "/"], "'/' is a directory"),
         (["run", "--", __file__], "is not executable: run chmod +x"),
         (["run", "--level", "L9", "--", "true"], "there is no level 'L9'"),
+        (["run", "--level", "L5", "--", "true"], "L5 has no checks yet; the highest level that has some is L4"),
+        (["run", "--level", "L0", "--only", "CMD-4", "--", "true"], "--only names the checks, and --level"),
+        (["host"], "there is no host command; it comes after `--`"),
+        (["matrix", "NOPE"], "there is no check 'NOPE'"),
+        (["matrix", "MasksSignal"], "no broken worker 'MasksSignal'; did you mean MasksSignals"),
+        (["diff", __file__, __file__], "is no report of this kit, which `run --json` writes: it is no JSON"),
         (["run", "--only", "FRAM-2", "--", "true"], "there is no check 'FRAM-2'; did you mean FRAME-2"),
         (["run", "--config", "/no/such.toml", "--", "true"], "/no/such.toml"),
         (["run", "--json", "/no/such/report.json", "--", "true"], "there is no directory /no/such"),
@@ -75,6 +87,47 @@ def test_arguments_that_argparse_refuses_end_with_2(arguments: list[str], capsys
         cli.main(arguments)
     assert end.value.code == 2
     assert "usage: sandport-conformance" in capsys.readouterr().err
+
+
+def test_a_forgotten_dash_dash_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["run", "node", "worker.js"])
+    assert "unrecognized arguments: node worker.js; the worker's command comes after `--`" in capsys.readouterr().err
+
+
+def test_a_requirement_without_a_check_of_its_own_is_told_as_explain_tells_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    of_checks = {check.requirement.id for check in catalogue.every_check()}
+    shown = {one.id for check in catalogue.every_check() for one in check.also} - of_checks
+    for_hosts = {one.id for one in requirements().values() if one.binds == "host"} - of_checks
+    for name, words in ((min(shown), "no check of its own; it cannot hold"), (min(for_hosts), "no check")):
+        assert cli.main(["run", "--only", name, "--", "true"]) == 2
+        assert f"{name} has {words}" in capsys.readouterr().err
+
+
+def test_a_must_without_a_check_is_named_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    report = dataclasses.replace(A_REPORT, unjudged=("CMD-98", "CMD-99"))
+    Progress(sys.stdout).end(report)
+    assert "unjudged: 2 MUSTs that bind workers have no check: CMD-98, CMD-99" in capsys.readouterr().out
+    assert json.loads(to_json(report))["unjudged"] == ["CMD-98", "CMD-99"]
+    assert "CMD-98, CMD-99" in to_html(report)
+    shown = {one.id for check in catalogue.every_check() for one in (check.requirement, *check.also)}
+    for name in catalogue.unjudged("L4"):
+        assert name not in shown
+        assert requirements()[name].binds != "host"
+
+
+def test_a_run_says_how_to_repeat_it_with_all_that_it_was_given(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config, html = tmp_path / "my file.toml", tmp_path / "report.html"
+    config.write_text("")
+    broken = command_of("l0_frames:SplitsAtUnicodeSeparators")
+    assert run("--scale", "0.05", "--config", str(config), "--html", str(html), worker=broken) == 1
+    said = f"run --config '{config}' --scale 0.05 --only FRAME-2"
+    assert f"`{said} --html report.html` writes" in capsys.readouterr().out
+    assert said.replace("'", "&#x27;") in html.read_text()
 
 
 def test_a_fault_of_the_kit_ends_with_4_and_blames_no_worker(

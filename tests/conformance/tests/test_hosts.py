@@ -100,7 +100,7 @@ def test_a_spoilt_line_and_a_false_count_are_judged_and_reported(tmp_path: Path)
 def test_the_report_on_a_host_is_written_for_machines_and_for_people(tmp_path: Path) -> None:
     junit, html = tmp_path / "host.xml", tmp_path / "host.html"
     written = ["--junit", str(junit), "--html", str(html)]
-    assert main(["host", "--only", "CMD-20/low", *written, "--", "/bin/true"]) == 1
+    assert main(["host", "--only", "CMD-20/low", *written, "--", "/bin/true"]) == 3
     suite = ET.fromstring(junit.read_text(encoding="utf-8"))
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors"), suite.get("skipped")) == tuple("1100")
     (failure,) = suite.iter("failure")
@@ -123,7 +123,10 @@ def test_a_check_of_a_host_is_explained(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_host_that_hangs_or_says_nothing_fails_and_is_no_fault_of_the_kit() -> None:
-    silent = judge_host(("/bin/true",), only=["MSG-15"], times=Times())
+    silent = judge_host(("/bin/true",), only=["MSG-15", "PING-4"], times=Times())
+    assert silent.exit_code == 3, "it started no worker: there is nothing to judge"
+    assert len(silent.results) == 1
+    assert "it started no worker" in silent.not_started
     assert reasons(silent)["MSG-15"].startswith("the host gave no answer (exit code 0)")
     hangs = judge_host(("/bin/sh", "-c", "exec sleep 600"), only=["MSG-15"], times=Times(factor=0.02))
     assert "was killed" in reasons(hangs)["MSG-15"]

@@ -73,7 +73,7 @@ def test_a_sandbox_that_is_left_fails_the_last_item(pytester: pytest.Pytester) -
     worker = specimens.command(specimens.KeepsSandboxes)
     result = suite(pytester, "-k", "PROC-12 or nothing-is-left", worker=worker)
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["sandbox sp* was still listed after the run"])
+    result.stdout.fnmatch_lines(["sandbox sp*, made in PROC-12*, was still listed after the run; fix: *"])
 
 
 def test_a_worker_that_cannot_be_started_fails_each_check_with_the_cause(pytester: pytest.Pytester) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 from . import checks
 from .declaration import CHECKS, LEVELS, Check, Uses
-from .outcomes import Misuse
+from .outcomes import Misuse, Severity
+from .requirements import Requirement, requirements
 
 DEFAULT_LEVEL = "L3"
 
@@ -58,10 +59,38 @@ def find(name: str) -> tuple[Check, ...]:
     if not found:
         import difflib
 
+        clause = next((one for one in requirements().values() if one.id.casefold() == wanted), None)
+        if clause is not None:
+            raise Misuse(f"{clause.id} has {judged_by(clause)}")
         near = difflib.get_close_matches(name.upper(), [check.id for check in every_check()], n=3, cutoff=0.5)
         hint = f"; did you mean {', '.join(near)}?" if near else "; `sandport-conformance list` shows them all"
         raise Misuse(f"there is no check {name!r}{hint}")
     return found
+
+
+def judged_by(requirement: Requirement) -> str:
+    """What judges a requirement that no check is named after, in words."""
+    from .hosting.catalogue import every_host_check
+
+    hosts = every_host_check()
+    also = [check.id for check in every_check() if requirement in check.also]
+    also += [check.id for check in hosts if requirement in check.also]
+    if also:
+        return f"no check of its own; it cannot hold where these fail: {', '.join(also)}"
+    if any(check.requirement == requirement for check in hosts):
+        return "no check of workers; `sandport-conformance host` judges hosts by it"
+    return "no check of the kit"
+
+
+def unjudged(level: str) -> tuple[str, ...]:
+    """The MUSTs up to a level that bind workers and that no check shows."""
+    shown = {one.id for check in every_check() for one in (check.requirement, *check.also)}
+    return tuple(
+        one.id
+        for one in requirements().values()
+        if one.severity is Severity.MUST and one.binds != "host" and one.level != "-" and one.level <= level
+        if one.id not in shown
+    )
 
 
 def natural(name: str) -> tuple[tuple[int, int | str], ...]:

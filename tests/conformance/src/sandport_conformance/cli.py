@@ -25,7 +25,7 @@ _EPILOG = """exit codes:
   0  conformant
   1  not conformant
   2  wrong usage, or an author's file that cannot be used
-  3  the worker could not be started
+  3  the worker was started and never served; a program that is not there is 2
   4  a fault of the kit itself
   128 + n  ended by signal n (SIGINT, SIGTERM, SIGHUP), with what it had started
 
@@ -77,7 +77,11 @@ def _parse(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argpa
     if "--" in arguments:
         cut = arguments.index("--")
         own, command = arguments[:cut], arguments[cut + 1 :]
-    chosen = parser.parse_args(own)
+    chosen, strangers = parser.parse_known_args(own)
+    if strangers and chosen.takes_command and "--" not in arguments:
+        parser.error(f"unrecognized arguments: {' '.join(strangers)}; the worker's command comes after `--`")
+    if strangers:
+        parser.error(f"unrecognized arguments: {' '.join(strangers)}")
     if command and not chosen.takes_command:
         parser.error("only `run` takes a command after `--`")
     return chosen, command
@@ -101,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(perform=_run, takes_command=True)
     run.add_argument("--config", type=Path, metavar="FILE", help="the author's file (TOML)")
-    run.add_argument("--level", default="L3", metavar="LEVEL", help="judge up to this level, L0 to L6 (default: L3)")
+    run.add_argument("--level", metavar="LEVEL", help="judge up to this level, L0 to L4 (default: L3)")
     run.add_argument("--only", action="extend", nargs="+", default=[], metavar="ID", help="judge only these checks")
     run.add_argument("--fail-fast", action="store_true", help="end with the first check that fails")
     run.add_argument("--seed", type=int, metavar="N", help="repeat the choices of an earlier run")
@@ -141,11 +145,18 @@ def _run(chosen: argparse.Namespace, command: list[str]) -> int:
     import os
     from dataclasses import replace
 
+    from .catalogue import select
     from .command_line import resolve
     from .progress import Progress
     from .run import judge
     from .settings import load
 
+    if chosen.only and chosen.level:
+        raise Misuse("--only names the checks, and --level the level up to which all are judged: give one of them")
+    level = chosen.level or "L3"
+    highest = max(check.level for check in select(level=level))
+    if level != highest:
+        raise Misuse(f"{level} has no checks yet; the highest level that has some is {highest}")
     settings = load(chosen.config, os.environ)
     if chosen.scale is not None:
         if not chosen.scale > 0:
@@ -159,15 +170,22 @@ def _run(chosen: argparse.Namespace, command: list[str]) -> int:
     report = judge(
         resolve(command),
         settings=settings,
-        level=chosen.level,
+        level=level,
         only=chosen.only,
         seed=chosen.seed,
         fail_fast=chosen.fail_fast,
+        options=_repeated(chosen),
         on_result=progress.result,
     )
     progress.end(report)
     _write(report, targets)
     return report.exit_code
+
+
+def _repeated(chosen: argparse.Namespace) -> list[str]:
+    """What a command that repeats a run must be given too, whatever it judges."""
+    config = [] if chosen.config is None else ["--config", str(chosen.config)]
+    return config if chosen.scale is None else [*config, "--scale", f"{chosen.scale:g}"]
 
 
 def _write(report: Report, targets: dict[str, Path | None]) -> None:

@@ -10,17 +10,21 @@ from pathlib import Path
 from .outcomes import Misuse
 
 
-def resolve(command: Sequence[str]) -> tuple[str, ...]:
+def resolve(command: Sequence[str], *, whose: str = "worker") -> tuple[str, ...]:
     """The command with every file that it names made absolute: workers are started in `/`.
 
     `python worker.py` means the file in the current directory, also when the worker does not run there. Only arguments
     that are the path of something that exists here are touched.
 
+    Args:
+        command: As it was typed.
+        whose: What it starts, for the message.
+
     Raises:
         Misuse: There is no command, or no such program.
     """
     if not command:
-        raise Misuse("there is no worker command; it comes after `--`")
+        raise Misuse(f"there is no {whose} command; it comes after `--`")
     program = shutil.which(command[0])
     if program is None:
         raise Misuse(_why_no_program(command[0]))

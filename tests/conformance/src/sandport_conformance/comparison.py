@@ -62,8 +62,10 @@ def _load(path: Path) -> dict[str, Any]:
 
     try:
         report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise Misuse(f"{path}: {error}") from error
+    except OSError as error:
+        raise Misuse(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise Misuse(f"{path} is no report of this kit, which `run --json` writes: it is no JSON") from error
     rule = report_schema()
     if faults := schema.faults(report, rule, rule, "report"):
         raise Misuse(f"{path} is no report of this kit: {faults[0]}")

@@ -7,7 +7,7 @@ import shlex
 import textwrap
 
 from .broken_examples import BrokenExample, code_of, examples_of
-from .catalogue import every_check, find
+from .catalogue import every_check, find, judged_by
 from .declaration import Check, Needs, Uses
 from .hosting.catalogue import every_host_check
 from .hosting.declaration import HostCheck
@@ -103,13 +103,10 @@ def _host_story(check: HostCheck) -> str:
 
 
 def _requirement_story(requirement: Requirement) -> str:
-    checks: tuple[Check | HostCheck, ...] = (*every_check(), *every_host_check())
-    also = [check.id for check in checks if requirement in check.also]
-    known = f"no check of its own; it cannot hold where these fail: {', '.join(also)}" if also else ""
     parts = [
         ("clause", _clause(requirement)),
         ("binds", {"both": "workers and hosts"}.get(requirement.binds, f"the {requirement.binds}")),
-        ("judged by", known or "no check of the kit"),
+        ("judged by", judged_by(requirement)),
     ]
     level = "" if requirement.level == "-" else f"{requirement.level}, "
     return _told(f"{requirement.id}  ({level}{requirement.severity})", parts)

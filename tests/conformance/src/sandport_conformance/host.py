@@ -43,12 +43,14 @@ class HostReport:
 
     Attributes:
         faults: Tracebacks of the kit's own faults, by the id of the check; they are not counted against the host.
+        not_started: Why the run ended with its first check: the command answered nothing and started no worker.
     """
 
     command: tuple[str, ...]
     results: tuple[HostResult, ...]
     measured: tuple[Measured, ...]
     faults: dict[str, str] = field(default_factory=dict)
+    not_started: str = ""
 
     @property
     def applied(self) -> tuple[HostResult, ...]:
@@ -62,9 +64,11 @@ class HostReport:
 
     @property
     def exit_code(self) -> int:
-        """0 conformant, 1 not, 4 for a fault of the kit."""
+        """0 conformant, 1 not, 3 not started, 4 for a fault of the kit."""
         if self.faults:
             return 4
+        if self.not_started:
+            return 3
         return int(not self.applied or any(result.check.severity is Severity.MUST for result in self.failed))
 
     @property
@@ -74,7 +78,7 @@ class HostReport:
         judged = {one.id for result in applied for one in (result.check.requirement, *result.check.also)}
         bound = [one.id for one in requirements().values() if one.binds in ("host", "both") and one.level != "-"]
         passed = sum(result.outcome is Outcome.PASS for result in self.results)
-        word = {0: "conformant", 1: "not conformant", 4: "a fault of the kit"}[self.exit_code]
+        word = {0: "conformant", 1: "not conformant", 3: "not started", 4: "a fault of the kit"}[self.exit_code]
         return (
             f"host {word}, {passed}/{len(applied)} checks pass, {len(self.results) - len(applied)} n/a, "
             f"{len(judged)} requirements judged, "
@@ -135,6 +139,7 @@ def judge_host(
     checks = select(only)
     results: list[HostResult] = []
     faults: dict[str, str] = {}
+    not_started = ""
     with tempfile.TemporaryDirectory(prefix="sandport-host-") as folder:
         stage = Stage(command, Path(folder), times or measure())
         for check in checks:
@@ -150,9 +155,14 @@ def judge_host(
                 outcome, reason = Outcome.UNTESTABLE, f"a fault of the kit: {error!r}"
             result = HostResult(check=check, outcome=outcome, reason=reason, took_s=time.monotonic() - began)
             results.append(result)
+            if outcome is Outcome.FAIL and not stage.began:
+                not_started = f"{reason}; it started no worker. What a host command is: HOSTS.md"
+                break
             on_result(result)
         measured = tuple(stage.measured.values())
-    return HostReport(command=tuple(command), results=tuple(results), measured=measured, faults=faults)
+    return HostReport(
+        command=tuple(command), results=tuple(results), measured=measured, faults=faults, not_started=not_started
+    )
 
 
 def _tell(result: HostResult) -> None:
@@ -175,8 +185,21 @@ def _page(measured: tuple[Measured, ...]) -> str:
     )
 
 
+def _write(report: HostReport, chosen: argparse.Namespace) -> None:
+    if chosen.json:
+        chosen.json.write_text(report.to_json(), encoding="utf-8")
+    if chosen.junit:
+        from .host_report import to_junit
+
+        chosen.junit.write_text(to_junit(report), encoding="utf-8")
+    if chosen.html:
+        from .host_report import to_html
+
+        chosen.html.write_text(to_html(report), encoding="utf-8")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; see `--help`. 0 conformant, 1 not, 2 wrong usage, 4 a fault of the kit."""
+    """The command; see `--help`. 0 conformant, 1 not, 2 wrong usage, 3 not started, 4 a fault of the kit."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     own, command = given, []
     if "--" in given:
@@ -202,25 +225,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if not chosen.scale > 0:
             raise Misuse("--scale must be above 0")
-        report = judge_host(resolve(command), only=chosen.only, times=measure(chosen.scale), on_result=_tell)
+        report = judge_host(
+            resolve(command, whose="host"), only=chosen.only, times=measure(chosen.scale), on_result=_tell
+        )
     except Misuse as error:
         sys.stderr.write(f"sandport-conformance: {error}\n")
         return 2
-    if chosen.json:
-        chosen.json.write_text(report.to_json(), encoding="utf-8")
-    if chosen.junit:
-        from .host_report import to_junit
-
-        chosen.junit.write_text(to_junit(report), encoding="utf-8")
-    if chosen.html:
-        from .host_report import to_html
-
-        chosen.html.write_text(to_html(report), encoding="utf-8")
+    _write(report, chosen)
     if report.measured:
         sys.stdout.write("\n" + table(report.measured))
     if chosen.write and not report.faults and not chosen.only:
         chosen.write.write_text(_page(report.measured), encoding="utf-8")
     for fault in report.faults.values():
         sys.stderr.write(fault)
+    if report.not_started:
+        sys.stdout.write(f"the host could not be started: {report.not_started}\n")
     sys.stdout.write(f"\n{report.summary}\n")
     return report.exit_code

@@ -53,6 +53,11 @@ class Lab:
         self._sandboxes: list[Sandbox] = []
         self._folders: list[Path] = []
 
+    @property
+    def check_id(self) -> str:
+        """The id of the check."""
+        return self._check.id
+
     # -------------------------------------------------------------- workers
 
     @property
@@ -138,7 +143,11 @@ class Lab:
 
     def listed_after_all(self) -> list[str]:
         """What the provider lists of the run's own store once the shared sandbox was destroyed too."""
-        return self._bench.listed_after_all()
+        session = self._bench.shared_after_all()
+        if session not in self.used:
+            self.used = [session]  # what it lists is the evidence
+            session.process.transcript.note(f"{self._check.id} begins")
+        return self._bench.listed(session)
 
     def command(self, name: str, /, **blanks: object) -> list[str]:
         """A command for a sandbox, from the snippets of the author's file."""

@@ -8,6 +8,7 @@ which shows what else it breaks.
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from pathlib import Path
 from .catalogue import find, select
 from .declaration import Check, Uses
 from .mutants import HEALTHY, Mutant, command_of, every_mutant
-from .outcomes import Outcome
+from .outcomes import Misuse, Outcome
 from .report import Report
 from .run import judge
 from .times import Times, measure
@@ -129,7 +130,7 @@ def run(*, level: str = _LEVEL, only: Iterable[str] = (), full: bool = False) ->
     names = tuple(only)
     if names:
         wanted = [mutant for mutant in mutants if mutant.name in names or mutant.name.partition(":")[2] in names]
-        chosen = [check for name in names if not _is_mutant(name, mutants) for check in find(name)]
+        chosen = [check for name in names if not _is_mutant(name, mutants) for check in _find(name, mutants)]
         by_check = [mutant for mutant in mutants if set(_wanted(mutant)) & {check.id for check in chosen}]
         mutants = tuple(dict.fromkeys([*wanted, *by_check]))
         checks = tuple(chosen)
@@ -171,6 +172,16 @@ def _in_parts(wanted: Iterable[str]) -> list[list[str]]:
         level = "L3" if check.uses is Uses.RECORD else check.level
         found.setdefault(next(n for n, levels in enumerate(_PARTS) if level in levels), []).append(name)
     return list(found.values())
+
+
+def _find(name: str, mutants: Sequence[Mutant]) -> tuple[Check, ...]:
+    try:
+        return find(name)
+    except Misuse as error:
+        names = [mutant.name.partition(":")[2] for mutant in mutants]
+        if near := difflib.get_close_matches(name, names, n=3):
+            raise Misuse(f"there is no check and no broken worker {name!r}; did you mean {', '.join(near)}?") from error
+        raise
 
 
 def _is_mutant(name: str, mutants: Sequence[Mutant]) -> bool:

@@ -35,6 +35,29 @@ class TimedOut(Failed):
     """What the worker owed did not come in time."""
 
 
+class NoAnswer(TimedOut):
+    """A request was not answered in time.
+
+    Args:
+        message: What was waited for.
+        method: The request's; empty where it is not known.
+        request_id: Its id.
+    """
+
+    def __init__(self, message: str, method: str = "", request_id: int | str | None = None) -> None:
+        super().__init__(message)
+        self.method = method
+        self.request_id = request_id
+
+    def told_again(self, check_id: str) -> NoAnswer:
+        """The same failure for another check, which has not waited itself."""
+        return NoAnswer(f"{self} (waited for in {check_id}, which tells the same story)", self.method, self.request_id)
+
+
+class NoLease(Failed):
+    """An ordinary acquire, without which most checks see nothing, does not succeed."""
+
+
 class WorkerGone(Failed):
     """The worker ended, or closed its pipe, where it had to go on."""
 
@@ -45,6 +68,10 @@ class NotApplicable(Exception):
 
 class Untestable(Exception):
     """A fixture is missing; the message says which line of the author's file would bring it."""
+
+
+class NoSandbox(Untestable):
+    """An earlier check has found that no sandbox can be had; the message names it."""
 
 
 class NotStarted(Exception):

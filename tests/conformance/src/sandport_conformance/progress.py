@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from typing import TextIO
 
+from .outcomes import Outcome
 from .report import Report, Result, Verdict
 
 _COLOURS = {Verdict.GOOD: "32", Verdict.BAD: "31", Verdict.WARNING: "33", Verdict.KNOWN: "33", Verdict.NONE: "2"}
 _FOR_REASON = 600
+_LOG_LINES = 3
+_FOR_LOG_LINE = 200
 
 
 class Progress:
@@ -22,6 +25,8 @@ class Progress:
     def __init__(self, out: TextIO, *, quiet: bool = False) -> None:
         self._out = out
         self._quiet = quiet
+        self._shown: list[str] = []
+        """The end of a log that was written last."""
         self._coloured = out.isatty() and not os.environ.get("NO_COLOR")
 
     def result(self, result: Result) -> None:
@@ -37,11 +42,26 @@ class Progress:
         )
         if result.reason:
             self._out.write(f"{'':15}{result.reason[:_FOR_REASON]}\n")
-        if result.verdict in (Verdict.BAD, Verdict.WARNING):
+        if result.verdict in (Verdict.BAD, Verdict.WARNING) and result.outcome is not Outcome.UNTESTABLE:
             self._out.write(f"{'':15}fix: {result.fix}\n")
+        self._log(result)
         if result.known:
             self._out.write(f"{'':15}known: {result.known}\n")
         self._out.flush()
+
+    def _log(self, result: Result) -> None:
+        """Write how the log of a worker that failed ends, unless it is what was shown last."""
+        logs = [one.stderr.strip().splitlines()[-_LOG_LINES:] for one in result.evidence if one.stderr.strip()]
+        if (
+            result.verdict is not Verdict.BAD
+            or result.outcome is not Outcome.FAIL
+            or not logs
+            or logs[-1] == self._shown
+        ):
+            return
+        self._shown = logs[-1]
+        for line in self._shown:
+            self._out.write(f"{'':15}its log: {line[:_FOR_LOG_LINE]}\n")
 
     def end(self, report: Report) -> None:
         """Write what concerns the whole run, and the summary."""
@@ -54,11 +74,14 @@ class Progress:
         if not self._quiet:
             for note in report.notes:
                 self._out.write(f"note: {note}\n")
+            if report.unjudged:
+                what = "MUST that binds workers has" if len(report.unjudged) == 1 else "MUSTs that bind workers have"
+                self._out.write(f"unjudged: {len(report.unjudged)} {what} no check: {', '.join(report.unjudged)}\n")
         bad = [result.id for result in sorted(report.results, key=_level) if result.verdict is Verdict.BAD]
         if bad and not self._quiet:
             self._out.write(
                 f"next: `sandport-conformance explain {bad[0]}` tells what is asked and why; "
-                f"`run --only {bad[0]} --html report.html` writes down what passed over the pipes\n"
+                f"`{report.rerun('--only', bad[0], '--html', 'report.html')}` writes down what passed over the pipes\n"
             )
         verdict = Verdict.GOOD if report.exit_code == 0 else Verdict.BAD
         self._out.write(self._paint(report.summary, verdict) + "\n")

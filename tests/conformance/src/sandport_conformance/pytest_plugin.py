@@ -56,13 +56,15 @@ class _Door:
         from .run import Run
         from .settings import load
 
+        file = config.getoption("--sandport-config")
         try:
             self.run: Run = Run(
                 resolve(shlex.split(config.getoption("--sandport-worker"))),
-                settings=load(config.getoption("--sandport-config"), os.environ),
+                settings=load(file, os.environ),
                 checks=select(level=config.getoption("--sandport-level")),
                 level=config.getoption("--sandport-level"),
                 seed=config.getoption("--sandport-seed"),
+                options=("--config", str(file)) if file else (),
             )
         except Misuse as error:
             raise pytest.UsageError(str(error)) from error

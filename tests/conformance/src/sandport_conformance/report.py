@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -110,6 +111,8 @@ class Report:
         notes: What happened beside the checks.
         faults: Exceptions of the kit.
         not_started: Why there is nothing to judge; empty where the worker could be started.
+        options: What a run that repeats this one must be given beside the seed, as words of a command line.
+        unjudged: MUSTs of the level that bind workers and that no check shows.
     """
 
     command: tuple[str, ...]
@@ -127,7 +130,13 @@ class Report:
     notes: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
     not_started: str = ""
+    unjudged: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
+
+    def rerun(self, *words: str) -> str:
+        """The options of `run` that this run was given, with more of them, as a shell takes them."""
+        return shlex.join(("run", *self.options, *words))
 
     @property
     def counts(self) -> dict[Outcome, int]:

@@ -73,10 +73,9 @@ def _facts(report: Report) -> str:
 
 
 def _command(report: Report) -> str:
-    asked = f"--level {report.level}"
-    if not report.level:
-        asked = "--only " + " ".join(result.id for result in report.results)
-    return f"sandport-conformance run {asked} --seed {report.seed} -- {shlex.join(report.command)}"
+    asked = ("--level", report.level) if report.level else ("--only", *(result.id for result in report.results))
+    again = report.rerun(*asked, "--seed", str(report.seed))
+    return f"sandport-conformance {again} -- {shlex.join(report.command)}"
 
 
 def _whole_run(report: Report) -> str:
@@ -93,6 +92,9 @@ def _whole_run(report: Report) -> str:
         "</section>"
         for fault in report.faults
     ]
+    if report.unjudged:
+        names = escape(", ".join(report.unjudged))
+        parts.append(f"<p>MUSTs that bind workers and that no check shows: {names}</p>")
     if report.notes:
         items = "".join(f"<li>{escape(text)}</li>" for text in report.notes)
         parts.append(f"<details><summary>notes</summary><ul>{items}</ul></details>")

@@ -40,6 +40,7 @@ def _report(report: Report) -> Json:
         "checks": [_check(result) for result in report.results],
         "left": list(report.left),
         "notes": list(report.notes),
+        "unjudged": list(report.unjudged),
         "faults": [{"check": fault.check, "traceback": fault.traceback} for fault in report.faults],
         "notStarted": report.not_started,
     }

@@ -13,18 +13,33 @@ from typing import Self
 
 from . import __version__
 from .bench import Bench
-from .catalogue import select
+from .catalogue import select, unjudged
 from .command_line import with_absolute_files
 from .declaration import Check, Uses
 from .lab import Lab
-from .outcomes import Failed, Misuse, NotApplicable, NotStarted, Outcome, Severity, TimedOut, Untestable, WorkerGone
+from .outcomes import (
+    Failed,
+    Misuse,
+    NoAnswer,
+    NoLease,
+    NoSandbox,
+    NotApplicable,
+    NotStarted,
+    Outcome,
+    Severity,
+    TimedOut,
+    Untestable,
+    WorkerGone,
+)
 from .report import Evidence, Fault, Report, Result, Verdict
 from .session import PROTOCOL_VERSION, Session
 from .settings import KnownFailure, Settings
+from .silence import look_into
 from .times import Times, measure
 
 _LARGEST_SEED = 1 << 31
 _FEW_CHECKS = 10
+_NO_LEASE = "Let an acquire succeed that has the author's config and nothing else; the worker's log may say why not."
 _BELOW_CALLS = ("L0", "L1", "L2")
 
 
@@ -40,6 +55,7 @@ class Run:
         seed: Repeats an earlier run's choices; a random one where None.
         times: Time limits that were measured already; measured now where None.
         disposable: Whether what workers leave is killed and removed without a word; see `Bench`.
+        options: For the report: what the command line was given that a run to repeat this one needs too.
 
     Raises:
         Misuse: A known failure names a check that does not exist.
@@ -55,11 +71,13 @@ class Run:
         seed: int | None = None,
         times: Times | None = None,
         disposable: bool = False,
+        options: Sequence[str] = (),
     ) -> None:
         if not command:
             raise Misuse("there is no worker command; it comes after `--`")
         self.checks = tuple(checks)
         self.level = level
+        self._options = tuple(options)
         self.seed = random.randrange(_LARGEST_SEED) if seed is None else seed
         self._began_at = datetime.datetime.now(datetime.UTC)
         self._began = time.monotonic()
@@ -108,14 +126,19 @@ class Run:
     def judge(self, check: Check) -> Result | None:
         """Run one check; None where the kit itself failed, which is in the report's `faults`."""
         self._lab = lab = Lab(self._bench, check)
+        self._bench.check_id = check.id
         began = time.monotonic()
         outcome: Outcome | None = Outcome.PASS
-        reason, fix = "", check.fix
+        reason, fix, needless = "", check.fix, False
         try:
             self._perform(lab, check)
         except Failed as failure:
             outcome, reason = Outcome.FAIL, str(failure)
             fix = _fix(check, failure)
+            if isinstance(failure, NoAnswer):
+                said, look_for = look_into(failure, lab.used)
+                reason = f"{reason}; {said}" if said else reason
+                fix = fix if check.level in _BELOW_CALLS else f"{look_for} What the check is about: {check.fix}"
         except NotStarted as failure:
             outcome, reason = Outcome.FAIL, f"the worker could not be started again: {failure}"
             fix = "Let a worker start however often, also beside others and right after one has ended."
@@ -123,12 +146,15 @@ class Run:
             outcome, reason = Outcome.NOT_APPLICABLE, str(why)
         except Untestable as why:
             outcome, reason = Outcome.UNTESTABLE, str(why)
+            needless = isinstance(why, NoSandbox)
+            fix = "See why no sandbox can be had." if needless else "Give the kit what the reason says that it lacks."
         except Exception:  # noqa: BLE001 - a fault of the check's own code, whatever it is, must not be the worker's
             self._fault(check.id)
             outcome = None
         peak = lab.peak_memory_bytes()
-        evidence = self._evidence(lab, check) if outcome in (Outcome.FAIL, Outcome.UNTESTABLE) else ()
-        if outcome not in (Outcome.PASS, Outcome.NOT_APPLICABLE) and check.uses is Uses.SHARED:
+        bad = outcome not in (Outcome.PASS, Outcome.NOT_APPLICABLE) and not needless
+        evidence = self._evidence(lab, check) if bad else ()
+        if bad and check.uses is Uses.SHARED:
             self._bench.drop_shared()  # what failed here must not fail the next check
         try:
             lab.release()
@@ -168,6 +194,8 @@ class Run:
             notes=tuple(bench.notes),
             faults=tuple(self._faults),
             not_started=self._not_started,
+            options=self._options,
+            unjudged=unjudged(self.level) if self.level else (),
             limits=bench.facts.limits,
         )
 
@@ -254,6 +282,8 @@ def _fix(check: Check, failure: Failed) -> str:
 
     Below the calls an end and a silence are what checks are about, and their advice is.
     """
+    if isinstance(failure, NoLease):
+        return f"{_NO_LEASE} The checks that need a sandbox are untestable until then."
     if isinstance(failure, WorkerGone) and check.level not in _BELOW_CALLS:
         return f"First find out why the worker ended; its log is in the report. What the check is about: {check.fix}"
     if isinstance(failure, TimedOut) and check.level not in (*_BELOW_CALLS, "L3"):
@@ -300,6 +330,7 @@ def judge(
     on_result: Callable[[Result], None] | None = None,
     disposable: bool = False,
     fail_fast: bool = False,
+    options: Sequence[str] = (),
 ) -> Report:
     """Judge a worker command.
 
@@ -315,6 +346,7 @@ def judge(
         disposable: Kill and remove what the worker leaves, and say nothing about it: for workers that are broken on
             purpose, whose sandboxes are nothing but folders and processes of this machine.
         fail_fast: End the run with the first check that fails it; those after it are not in the report.
+        options: For the report: what the command line was given that a run to repeat this one needs too.
 
     Returns:
         The report, also where the worker could not be started.
@@ -336,6 +368,7 @@ def judge(
         seed=seed,
         times=times,
         disposable=disposable,
+        options=options,
     )
     with run:
         try:

@@ -115,10 +115,11 @@ class Sandbox:
                     session.notify("credit", {"id": request_id, "stream": message.params["stream"], "bytes": size})
             return False
 
-        session.pump(consume, timeout_s or session.times.call_s)
+        limit_s = timeout_s or session.patience_for(request_id)
+        waited_s = 0.0 if session.pump(consume, limit_s) else limit_s
         return Live(
             request_id=request_id,
-            answer=session.answer(request_id, timeout_s=session.times.moment_s),
+            answer=session.answer(request_id, timeout_s=session.times.moment_s, waited_s=waited_s),
             streams=streams_of(session, request_id),
         )
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from . import schema
 from .messages import Message, read, same_id
-from .outcomes import Failed, TimedOut, WorkerGone
+from .outcomes import Failed, NoAnswer, TimedOut, WorkerGone
+from .patience import Patience
 from .schema import Json
 from .throttling import MOST_S, pause_s
 from .times import Times
@@ -36,7 +37,9 @@ class Session:
         hello: The result of `initialize`; empty before it.
     """
 
-    def __init__(self, process: WorkerProcess, *, times: Times, hello_params: Json) -> None:
+    def __init__(
+        self, process: WorkerProcess, *, times: Times, hello_params: Json, patience: Patience | None = None
+    ) -> None:
         self.process = process
         self.times = times
         self.messages: list[Message] = []
@@ -52,6 +55,8 @@ class Session:
         self.beats = True
         """Whether a worker that was greeted is pinged while nothing else is said to it, as a host does."""
         self._cancelled: set[Id] = set()
+        self._patience = patience or Patience(times)
+        self._sent_by_hand: list[object] = []
         self._last_id = 0
         self._heartbeat_s = _heartbeat_s(hello_params)
         self._heartbeats = 0
@@ -68,6 +73,7 @@ class Session:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one object as it is."""
+        self._sent_by_hand.append(message.get("id"))
         self.send_line(encode(message))
 
     def next_id(self) -> int:
@@ -80,7 +86,7 @@ class Session:
         chosen = self.next_id() if request_id is None else request_id
         body = {} if params is None else params
         self.requests.append((chosen, method, body))
-        self.send({"jsonrpc": "2.0", "id": chosen, "method": method, "params": body})
+        self.send_line(encode({"jsonrpc": "2.0", "id": chosen, "method": method, "params": body}))
         return chosen
 
     def request_at_last(self, method: str, params: Json, *, timeout_s: float) -> Id:
@@ -129,7 +135,15 @@ class Session:
         self._take()
         return next((message for message in self.messages[after:] if wanted(message)), None)
 
-    def wait(self, wanted: Callable[[Message], object], what: str, *, timeout_s: float, after: int = 0) -> Message:
+    def wait(
+        self,
+        wanted: Callable[[Message], object],
+        what: str,
+        *,
+        timeout_s: float,
+        after: int = 0,
+        waited_s: float = 0.0,
+    ) -> Message:
         """The first message that fits, waited for.
 
         Args:
@@ -137,6 +151,7 @@ class Session:
             what: Names it in the failure.
             timeout_s: The longest wait.
             after: The number of messages to pass over.
+            waited_s: How long it was waited for already.
 
         Raises:
             WorkerGone: The worker ended its stdout first.
@@ -162,17 +177,38 @@ class Session:
             ended = f"ended with {cause}" if cause else "closed its stdout"
             raise WorkerGone(f"the worker {ended} instead of sending {what}{': ' + tail if tail else ''}")
         strange = [m for m in self.messages[after:] if m.kind == "answer" and not self._asked(m.body.get("id"))]
-        hint = f"; an answer came to id {strange[-1].body.get('id')!r:.60} instead" if strange else ""
-        raise TimedOut(f"no {what} within {timeout_s:.1f} s{hint}")
+        hint = f'; an answer came whose "id" is {encode(strange[-1].body.get("id")).decode():.60}' if strange else ""
+        raise TimedOut(f"no {what} within {waited_s + timeout_s:.1f} s{hint}")
 
     def _asked(self, request_id: object) -> bool:
-        return is_heartbeat(request_id) or any(same_id(sent, request_id) for sent, _, _ in self.requests)
+        sent = (*(sent for sent, _, _ in self.requests), *self._sent_by_hand)
+        return is_heartbeat(request_id) or any(same_id(one, request_id) for one in sent)
 
-    def answer(self, request_id: Id, *, timeout_s: float | None = None) -> Message:
-        """The answer to a request, whatever it says."""
-        method = next((method for sent, method, _ in self.requests if same_id(sent, request_id)), "a request")
+    def answer(self, request_id: Id, *, timeout_s: float | None = None, waited_s: float = 0.0) -> Message:
+        """The answer to a request, whatever it says.
+
+        Args:
+            request_id: The request.
+            timeout_s: The longest wait; as long as its method may take where None.
+            waited_s: How long it was waited for already, and in vain.
+        """
+        method = self._method_of(request_id)
         what = f"answer to {method} (id {request_id!r:.60})"
-        return self.wait(lambda m: m.answers(request_id), what, timeout_s=timeout_s or self.patience(method))
+        short = self._patience.is_short(method)
+        limit_s = timeout_s or self._patience.of(method)
+        try:
+            found = self.wait(lambda m: m.answers(request_id), what, timeout_s=limit_s, waited_s=waited_s)
+        except TimedOut as silence:
+            if timeout_s is None or waited_s:
+                self._patience.missed(method)
+                hint = ", as none came before to this method" if short else ""
+                raise NoAnswer(f"{silence}{hint}", method, request_id) from silence
+            raise NoAnswer(str(silence), method, request_id) from silence
+        self._patience.answered(method)
+        return found
+
+    def _method_of(self, request_id: Id) -> str:
+        return next((method for sent, method, _ in self.requests if same_id(sent, request_id)), "a request")
 
     def unthrottled(self, request_id: Id, *, timeout_s: float | None = None) -> Id:
         """Wait for the answer to a request, and repeat it as a host does while the vendor is asked too much.
@@ -255,6 +291,19 @@ class Session:
         opened: list[Id] = self.call("ping", timeout_s=timeout_s).get("open", [])
         return [one for one in opened if not is_heartbeat(one)]
 
+    def look(self, *, timeout_s: float) -> list[Id] | None:
+        """As `ping`, but beside the check: no request of its, and no failure; None where no answer comes."""
+        self._heartbeats += 1
+        request_id = f"{_HEARTBEAT}look {self._heartbeats}"
+        line = encode({"jsonrpc": "2.0", "id": request_id, "method": "ping"}) + b"\n"
+        try:
+            self.process.write_at_last(line, timeout_s=timeout_s)
+        except Failed:
+            return None
+        self.pump(lambda: self.answers(request_id), timeout_s)
+        opened = [answer.body["result"].get("open", []) for answer in self.answers(request_id) if _is_pong(answer)]
+        return [one for one in opened[0] if not is_heartbeat(one)] if opened else None
+
     def notifications(self, method: str, *, after: int = 0) -> list[Message]:
         """The notifications of a method that were read so far."""
         self._take()
@@ -283,9 +332,11 @@ class Session:
 
     def patience(self, method: str) -> float:
         """How long an answer to a method may take."""
-        if method in ("initialize", "ping", "shutdown", "validateConfig", "a request"):
-            return self.times.answer_s
-        return self.times.call_s
+        return self._patience.of(method)
+
+    def patience_for(self, request_id: Id) -> float:
+        """How long the answer to a request that was sent may take."""
+        return self._patience.of(self._method_of(request_id))
 
     def _take(self) -> None:
         while self.process.lines:
@@ -346,6 +397,11 @@ class Session:
     def alive(self) -> bool:
         """Whether the process lives."""
         return self.process.exit_cause is None
+
+
+def _is_pong(answer: Message) -> bool:
+    result = answer.body.get("result")
+    return isinstance(result, dict) and isinstance(result.get("open", []), list)
 
 
 def is_heartbeat(request_id: object) -> bool:

@@ -29,7 +29,7 @@ import datetime
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,7 @@ class Settings:
         environ: The worker's whole environment, but for the token.
         scale: Multiplies every time limit.
         name_prefix: Begins the chosen part of every sandbox id.
+        file: The author's file; None where there is none.
         commands: What to run in a sandbox.
         known_failures: Checks that may fail, by id.
     """
@@ -92,8 +93,19 @@ class Settings:
     environ: Mapping[str, str] = field(default_factory=dict)
     scale: float = 1.0
     name_prefix: str = ""
+    file: Path | None = None
     commands: Commands = field(default_factory=lambda: Commands(DEFAULT_COMMANDS))
     known_failures: Mapping[str, KnownFailure] = field(default_factory=dict)
+
+    @property
+    def no_config_works(self) -> str:
+        """What to say where the worker takes none of what it was given, with the line that would mend it."""
+        if self.file is None:
+            return (
+                "no config was given, and the worker does not do without: write `[worker] config`, and `secrets`, "
+                "into a file for --config"
+            )
+        return f"`[worker] config` and `secrets` of {self.file} are not enough"
 
     @property
     def with_config(self) -> Json:
@@ -118,7 +130,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise Misuse(f"{path}: {error}") from error
     try:
-        return parse(raw, environ)
+        return replace(parse(raw, environ), file=path)
     except Misuse as error:
         raise Misuse(f"{path}: {error}") from error
 

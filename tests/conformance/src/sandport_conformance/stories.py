@@ -25,6 +25,7 @@ from typing import Any, TypeVar, cast
 
 from .home import LONG_GRACE_MS, Home
 from .lab import Lab
+from .outcomes import NoAnswer
 from .sandbox import Sandbox
 from .session import Session
 from .times import Times
@@ -129,7 +130,12 @@ def tell(lab: Lab, tale: Tale, story: Story[_T]) -> _T:
     """
     told = lab.once(tale if lab.together else _Alone(story))[story]
     lab.used = list(told.stage.sessions)
-    return cast(_T, told.future.result())
+    try:
+        return cast(_T, told.future.result())
+    except NoAnswer as silence:
+        if told.stage.lab is lab:
+            raise
+        raise silence.told_again(told.stage.lab.check_id) from silence
 
 
 WIRE = Tale("the wire")

@@ -71,6 +71,14 @@ class Stage:
             self._ordinary = self.play("hellos:SlowHello", "--again")
         return self._ordinary
 
+    @property
+    def began(self) -> bool:
+        """Whether a run so far has answered, or has started a worker."""
+        return any(
+            played.answer is not None or any(entry["event"] == "started" for entry in played.journal)
+            for played in self.all_played
+        )
+
     def limit_s(self, played: Played, name: str) -> float:
         """A wait of the host's, in seconds: what it said in its hello, else the protocol's default."""
         return played.limits().get(name, schema.default_limits()[name]) / 1000
