@@ -150,3 +150,15 @@ class RefusesTheFirstSandbox(Healthy):
                 bad.touch()
                 raise Refusal("Unavailable", "a bad moment", retry="later")
             return super().acquire_lease(call)
+
+
+class WantsAToken(Healthy):
+    """Has issues with a config without `region`, and makes nothing without a secret."""
+
+    class leases_class(Leases):  # noqa: N801 - it is the attribute of this name
+        def faults_of_config(self, config: Any) -> list[Json]:
+            missing = [] if config.get("region") else [{"field": "config.region", "message": "is missing"}]
+            return [*missing, *super().faults_of_config(config)]
+
+        def acquire_lease(self, call: Call) -> Json:
+            raise Refusal("AuthenticationFailed", "there is no token")

@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from sandport_conformance.catalogue import find
 from sandport_conformance.declaration import Check, Uses
 from sandport_conformance.lab import Lab
 from sandport_conformance.mutants.healthy import Healthy
@@ -165,3 +166,11 @@ def test_the_list_after_everything_was_destroyed_is_evidence() -> None:
     (result,) = report_of(a_check(looks, uses=Uses.RECORD), worker=Healthy).results
     (evidence,) = result.evidence
     assert any("listLeases" in entry.text for entry in evidence.transcript)
+
+
+def test_a_config_that_is_missing_is_the_files_and_no_fault_of_the_worker() -> None:
+    checks = (*find("CONF-1/defaults"), *find("CONF-2"))
+    report = report_of(*checks, worker=specimens.WantsAToken)
+    assert [result.outcome for result in report.results] == [Outcome.UNTESTABLE] * 2
+    for result in report.results:
+        assert "no config was given, and the worker does not do without: write `[worker] config`" in result.reason
