@@ -118,10 +118,15 @@ class SandportError(Exception):
 class WireError(SandportError):
     """A failure with a code on the wire; raise one of its subclasses.
 
+    Each is made by `WireError(message, *, retry=None, dispatched=None, retry_after_s=None, detail=None, partial=None)`.
+
     Attributes:
         code: The JSON-RPC error code.
+        retry: Whether a repeat may help: `now`, `later` or `never`; the condition's usual one where None was given.
+        dispatched: Whether the effect may have happened: `no`, `yes` or `unknown`; the usual one where None was given.
         retry_after_s: Seconds to wait before a repeat, where the vendor said so.
-        detail: The member, path or limit at fault.
+        detail: The member, path or limit at fault: a `Detail`.
+        partial: The output of a command that has no result: a `Partial`.
     """
 
     code: ClassVar[int] = -32603
