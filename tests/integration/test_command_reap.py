@@ -87,7 +87,15 @@ def test_each_end_is_told_when_it_is_done_and_not_when_all_are(sandport: Command
     """133, crabbox#1730: a long clean-up showed nothing."""
     fake = Fake(sandport.home)
     fake.clock.stand_still()
-    sandboxes = {killed(sandport, "-p", "fake") for _ in range(2)}
+    script = "echo ready; exec sleep 600"
+    processes = [sandport.start("run", "-q", "-p", "fake", "--", "sh", "-c", script) for _ in range(2)]
+    for process in processes:  # both are there before one is killed, which the other would clean up
+        assert process.stdout.readline() == b"ready\n"
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.communicate()
+    sandboxes = {record.sandbox_id for record in fake.sandboxes()}
     fake.order("destroy.before", "late", by_s=100.0, clock="vendor", after=1)
     with sandport.start("reap") as process:
         try:
