@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sandport.cli import provider_example, provider_scaffold
+from sandport.errors import UsageError
 from tests.integration.command import Command
 
 
@@ -105,6 +106,22 @@ def test_a_name_that_is_installed_is_refused(sandport: Command) -> None:
     assert done.code == 2
     assert "a provider called 'local' is installed already, by sandport-provider-local" in done.err
     assert list(sandport.cwd.iterdir()) == []
+
+
+def test_a_name_whose_distribution_is_installed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`a_b` and `a-b` would be one distribution: installing the second would take the first away without a word."""
+    metadata = tmp_path / "sandport_provider_a_b-0.1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: sandport-provider-a-b\nVersion: 0.1.0\n")
+    (metadata / "entry_points.txt").write_text("[sandport.providers]\na_b = a_b_provider\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        UsageError, match="'a_b' is installed by sandport-provider-a-b, which 'a-b' would be called too"
+    ):
+        provider_scaffold.names_of("a-b")
+    with pytest.raises(UsageError, match="a provider called 'a_b' is installed already"):
+        provider_scaffold.names_of("a_b")
+    assert provider_scaffold.names_of("a-c")["distribution"] == "sandport-provider-a-c"
 
 
 def test_a_place_that_is_taken_stays_as_it_is(sandport: Command) -> None:

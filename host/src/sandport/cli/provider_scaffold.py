@@ -46,17 +46,23 @@ def names_of(name: str) -> dict[str, str]:
             f"{name!r} is no name for a provider: it is lower-case letters and digits, begins with a letter, may be "
             f"joined by - or _, and has at most {NAME_LIMIT} of them; for instance: acme, acme-gpu"
         )
+    parts = re.split("[-_]", name)
+    distribution = f"sandport-provider-{'-'.join(parts)}"
     for taken in discover().providers:
         if taken.name == name:
             raise UsageError(
                 f"a provider called {name!r} is installed already, by {taken.distribution}; the host would not know "
                 "which one is meant"
             )
-    parts = re.split("[-_]", name)
+        if re.sub(r"[-_.]+", "-", taken.distribution).lower() == distribution:
+            raise UsageError(
+                f"the provider {taken.name!r} is installed by {distribution}, which {name!r} would be called too: "
+                "installing it would put it in the place of that one"
+            )
     return {
         "name": name,
         "module": "_".join(parts) + "_provider",
-        "distribution": f"sandport-provider-{'-'.join(parts)}",
+        "distribution": distribution,
         "class": "".join(map(str.capitalize, parts)),
         "title": " ".join(map(str.capitalize, parts)),
     }
