@@ -60,7 +60,7 @@ async def test_a_provider_that_is_not_installed_is_told_with_what_to_install(ven
         with pytest.raises(EnvironmentUnknown) as raised:
             async with host.lease("docker"):
                 pytest.fail("there is a lease")
-    assert "pip install sandport-provider-docker" in str(raised.value)
+    assert "'sandport providers' shows what is installed" in str(raised.value)
     done = sandport("run", "-p", "docker", "--", "true")
     assert done.code == 2
-    assert "pip install sandport-provider-docker" in done.err
+    assert "'sandport providers' shows what is installed" in done.err
