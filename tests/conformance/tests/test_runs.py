@@ -86,9 +86,11 @@ def test_an_outcome_counts_as_its_check_says(check: Check, outcome: Outcome, ver
 def test_a_group_that_is_not_advertised_makes_its_checks_not_applicable() -> None:
     """kubernetes-csi/csi-test#564: tests called what the driver had never declared."""
     check = a_check(fails, needs=Needs(groups=("process",)))
-    (result,) = report_of(check, command=specimens.command(specimens.WithoutProcesses)).results
+    report = report_of(check, command=specimens.command(specimens.WithoutProcesses))
+    (result,) = report.results
     assert result.outcome is Outcome.NOT_APPLICABLE
     assert "startProcess" in result.reason
+    assert "L0 conformant without process, 0/0 MUST" in report.summary
     (result,) = report_of(check).results
     assert result.outcome is Outcome.FAIL
 

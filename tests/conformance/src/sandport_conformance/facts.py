@@ -63,18 +63,19 @@ class Facts:
         """
         for group in needs.groups:
             if not self.has_group(group):
-                raise NotApplicable(f"the worker does not advertise {', '.join(schema.optional_groups()[group])}")
+                methods = ", ".join(schema.optional_groups()[group])
+                raise NotApplicable(f"the worker does not advertise {methods}", group)
             if group in without:
-                raise NotApplicable(f"the lease is without {group!r}")
+                raise NotApplicable(f"the lease is without {group!r}", group)
         for name, values in needs.capabilities.items():
             declared = self.capabilities.get(name)
             if isinstance(declared, list):
                 if not set(declared) & set(values):
                     raise NotApplicable(f"the capability {name} is {declared}, without {' or '.join(map(str, values))}")
             elif declared not in values:
-                raise NotApplicable(f"the capability {name} is {declared!r}")
+                raise NotApplicable(f"the capability {name} is {declared!r}", name if values == (True,) else "")
             if name in without:
-                raise NotApplicable(f"the lease is without {name!r}")
+                raise NotApplicable(f"the lease is without {name!r}", name if values == (True,) else "")
 
 
 def _dict(value: Any) -> Json:

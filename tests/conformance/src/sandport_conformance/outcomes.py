@@ -63,7 +63,16 @@ class WorkerGone(Failed):
 
 
 class NotApplicable(Exception):
-    """The worker does not declare this; the message names what it would have to declare."""
+    """The worker does not declare this; the message names what it would have to declare.
+
+    Args:
+        message: As above.
+        without: The group, or the capability of yes and no, that is not there; empty where it is something else.
+    """
+
+    def __init__(self, message: str, without: str = "") -> None:
+        super().__init__(message)
+        self.without = without
 
 
 class Untestable(Exception):

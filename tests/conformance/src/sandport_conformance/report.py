@@ -65,6 +65,7 @@ class Result:
         known: The author's reason, where the check is a known failure.
         duration_s: From its beginning to its end, starts and stops of workers included.
         peak_memory_bytes: The most memory of a worker that it used; 0 where the machine does not tell.
+        without: For what is not applicable: the group or capability that the worker does without, where it is one.
         evidence: For a failure: one entry for each process.
     """
 
@@ -76,6 +77,7 @@ class Result:
     duration_s: float
     peak_memory_bytes: int
     fix: str = ""
+    without: str = ""
     evidence: tuple[Evidence, ...] = ()
 
     @property
@@ -196,5 +198,15 @@ class Report:
         if self.exit_code is not ExitCode.CONFORMANT:
             return f"{span} NOT conformant"
         if self.known_failures:
-            return f"{span} conformant but for {self.known_failures} known failure{'s' * (self.known_failures > 1)}"
-        return f"{span} conformant"
+            known = f"{self.known_failures} known failure{'s' * (self.known_failures > 1)}"
+            return f"{span} conformant{self._without()} but for {known}"
+        return f"{span} conformant{self._without()}"
+
+    def _without(self) -> str:
+        """What the worker does without, in words: conformance says nothing of it."""
+        names = sorted({result.without for result in self.results if result.without})
+        return (
+            f" without {', '.join(names[:-1])} and {names[-1]}"
+            if names[1:]
+            else "".join(f" without {n}" for n in names)
+        )

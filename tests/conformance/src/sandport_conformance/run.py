@@ -129,7 +129,7 @@ class Run:
         self._bench.check_id = check.id
         began = time.monotonic()
         outcome: Outcome | None = Outcome.PASS
-        reason, fix, needless = "", check.fix, False
+        reason, fix, without, needless = "", check.fix, "", False
         try:
             self._perform(lab, check)
         except Failed as failure:
@@ -143,7 +143,7 @@ class Run:
             outcome, reason = Outcome.FAIL, f"the worker could not be started again: {failure}"
             fix = "Let a worker start however often, also beside others and right after one has ended."
         except NotApplicable as why:
-            outcome, reason = Outcome.NOT_APPLICABLE, str(why)
+            outcome, reason, without = Outcome.NOT_APPLICABLE, str(why), why.without
         except Untestable as why:
             outcome, reason = Outcome.UNTESTABLE, str(why)
             needless = isinstance(why, NoSandbox)
@@ -163,7 +163,22 @@ class Run:
             return None
         if outcome is None:
             return None
-        return self._add(check, outcome, reason, fix, time.monotonic() - began, peak, evidence)
+        reason, verdict = self._verdict(check, outcome, reason)
+        known = self._known.get(check.id)
+        result = Result(
+            check=check,
+            outcome=outcome,
+            reason=reason,
+            verdict=verdict,
+            known=self._bench.masker.text(known.reason) if known else "",
+            duration_s=time.monotonic() - began,
+            peak_memory_bytes=peak,
+            fix=fix,
+            without=without,
+            evidence=evidence,
+        )
+        self._results.append(result)
+        return result
 
     def finish(self) -> Report:
         """End everything that runs, look at what is left, and make the report; the same report when called again."""
@@ -231,32 +246,9 @@ class Run:
             except Failed as failure:
                 raise type(failure)(f"the worker does not serve on after this: {failure}") from failure
 
-    def _add(
-        self,
-        check: Check,
-        outcome: Outcome,
-        reason: str,
-        fix: str,
-        duration_s: float,
-        peak: int,
-        evidence: tuple[Evidence, ...],
-    ) -> Result:
-        mask = self._bench.masker.text
+    def _verdict(self, check: Check, outcome: Outcome, reason: str) -> tuple[str, Verdict]:
         known = self._known.get(check.id)
-        reason, verdict = _verdict(check, outcome, mask(reason), known, self._began_at.date())
-        result = Result(
-            check=check,
-            outcome=outcome,
-            reason=reason,
-            verdict=verdict,
-            known=mask(known.reason) if known else "",
-            duration_s=duration_s,
-            peak_memory_bytes=peak,
-            fix=fix,
-            evidence=evidence,
-        )
-        self._results.append(result)
-        return result
+        return _verdict(check, outcome, self._bench.masker.text(reason), known, self._began_at.date())
 
     def _evidence(self, lab: Lab, check: Check) -> tuple[Evidence, ...]:
         return tuple(self._evidence_of(session, check) for session in lab.used)
