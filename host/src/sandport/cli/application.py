@@ -12,7 +12,7 @@ import click
 
 from . import exit_codes
 from .interrupts import Interrupts
-from .messages import say, write
+from .messages import say, words_of, write
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -121,6 +121,16 @@ class Application(click.Group):
         command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Which command is meant; of one that there is not, the closest is named, as for an option."""
+        if args[0] not in COMMANDS and args[0][:1] != "-" and not ctx.resilient_parsing:
+            from sandport.nearest import nearest
+
+            ctx.fail(words_of(f"No such command {args[0]!r}{nearest(args[0], COMMANDS)}"))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list, from the table."""
         with formatter.section("Commands"):
@@ -166,7 +176,7 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None: 
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     subcommand_metavar="COMMAND [ARGUMENT]...",
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
+@click.option("-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
 @shared_options
 def application() -> None:
     """Run commands in sandboxes, on any provider."""
