@@ -176,7 +176,9 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None: 
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     subcommand_metavar="COMMAND [ARGUMENT]...",
 )
-@click.option("-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
+@click.option(
+    "-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+)
 @shared_options
 def application() -> None:
     """Run commands in sandboxes, on any provider."""
