@@ -154,10 +154,12 @@ async def _attach(
     record = place.read_record()
     if record is not None:
         sandbox = Sandbox(loop, place, record, credit_bytes=credit_bytes)
-        if await sandbox.connect(grace_ms=grace_ms, keep=keep):
+        copied = place.is_copy(record)
+        if not copied and await sandbox.connect(grace_ms=grace_ms, keep=keep):
             return "attached", sandbox
         init = InitProcess.of(loop, place.read_identity(), record.token)
-        if init is not None and not await _has_ended(init, ANNOUNCE_S):
+        # The original's goes on; two that take each other's processes for their own must not run at once.
+        if init is not None and not await _has_ended(init, 0.0 if copied else ANNOUNCE_S):
             return "unreachable", None
     lock = await _locked(place)
     if lock is None:
@@ -171,13 +173,14 @@ async def _attach(
                 return "unreachable", None
             return "gone", None
         sandbox = Sandbox(loop, place, record, credit_bytes=credit_bytes)
-        if await sandbox.connect(grace_ms=grace_ms, keep=keep):
+        if not place.is_copy(record) and await sandbox.connect(grace_ms=grace_ms, keep=keep):
             return "attached", sandbox  # Another worker held the lock, and has started one.
         if await to_its_end(asyncio.to_thread(sweep, place, inits=True)):
             return "unreachable", None
-        if keep is not None and keep != record.keep:
-            sandbox.record = record._replace(keep=keep)
-            place.write_record(sandbox.record)
+        wanted = record._replace(keep=record.keep if keep is None else keep, folder=place.folder())
+        if wanted != record:
+            sandbox.record = wanted
+            place.write_record(wanted)
         machine = await isolation.machine() if record.boundary is not None else None
         await sandbox.start_init(machine, grace_ms=grace_ms, revived=True)
     finally:
@@ -246,7 +249,9 @@ async def _remove(loop: asyncio.AbstractEventLoop, place: Place, *, grace_ms: in
     sandbox = Sandbox(loop, place, record, credit_bytes=0) if record is not None else None
     init = None
     try:
-        if sandbox is not None and await sandbox.connect(grace_ms=grace_ms):
+        if place.is_copy(record):
+            pass  # what runs belongs to the folder that this one was copied from
+        elif sandbox is not None and await sandbox.connect(grace_ms=grace_ms):
             await _end_of(await sandbox.ask_to_end(), place)
         else:
             init = InitProcess.of(loop, place.read_identity(), record.token if record is not None else None)
@@ -271,7 +276,7 @@ def _discard(record: Record | None, place: Place) -> None:
     Raises:
         OSError: Something in the cgroup does not end, or something cannot be removed.
     """
-    if record is None or (record.boundary is not None and record.boundary.in_cgroup):
+    if record is None or (record.boundary is not None and record.boundary.in_cgroup and not place.is_copy(record)):
         Cgroup.discard(place.sandbox_id)
     place.remove()
 

@@ -64,6 +64,8 @@ class Record(NamedTuple):
     """Whether it outlives its workers."""
     boundary: Boundary | None = None
     """What it is isolated by; None: nothing isolates it."""
+    folder: str = ""
+    """Which folder it was made in, or started again, as the kernel knows it: a copy of that one has another."""
 
     @classmethod
     def of(cls, said: dict[str, Any]) -> Record:
@@ -130,6 +132,26 @@ class Place:
         """Whether the folder is there."""
         return os.path.lexists(self.path)
 
+    def folder(self) -> str:
+        """Which one it is, as the kernel knows it since the machine's start.
+
+        Raises:
+            FileNotFoundError: It is gone.
+        """
+        status = os.stat(self.path, follow_symlinks=False)
+        return f"{boot_id()}:{status.st_dev}:{status.st_ino}"
+
+    def is_copy(self, record: Record | None) -> bool:
+        """Whether the folder was copied from the one of the record, whose processes are then not its own."""
+        if record is None or not record.folder:
+            return False
+        try:
+            here = self.folder()
+        except FileNotFoundError:
+            return False
+        # After another start of the machine no process is there any more, and the numbers may be others.
+        return record.folder != here and record.folder.split(":")[0] == here.split(":")[0]
+
     def reserve(self) -> None:
         """Hold the descriptors that `remove` takes, so that their lack cannot leave what their lack has cut.
 
@@ -158,9 +180,10 @@ class Place:
         now_ms = time.time_ns() // 1_000_000
         isolation = "none" if boundary is None else "bubblewrap"
         token = secrets.token_hex(16)
-        record = Record(self.sandbox_id, store_id, token, isolation, now_ms, now_ms + ttl_ms, keep, boundary)
         _make(self.path)
         try:
+            times = now_ms, now_ms + ttl_ms
+            record = Record(self.sandbox_id, store_id, token, isolation, *times, keep, boundary, self.folder())
             for folder in (self.working_directory, self.temporary):
                 _make(folder)
                 if boundary is not None and boundary.uid is not None:

@@ -58,6 +58,8 @@ def find(place: Place, *, inits: bool = False) -> list[Stat]:
     """Live processes of this user or the sandbox's, other than this one, that carry its mark and have lost its init."""
     marks = [f"{SANDBOX_ID}={place.sandbox_id}".encode()]
     record = place.read_record()
+    if place.is_copy(record):
+        return []  # what carries the mark belongs to the folder that this one was copied from
     opens = f"{INIT_TOKEN}={record.token}".encode() if record is not None else None
     if inits and opens is not None:
         marks.append(opens)
