@@ -48,6 +48,17 @@ def select(*, level: str = DEFAULT_LEVEL, only: Iterable[str] = ()) -> tuple[Che
     return tuple(check for check in everything if check.id in found)
 
 
+def expect_checks(level: str) -> None:
+    """Refuse to judge up to a level that nothing judges: it would look as if it had been.
+
+    Raises:
+        Misuse: There is no such level, or it has no checks yet.
+    """
+    highest = max(check.level for check in select(level=level))
+    if level != highest:
+        raise Misuse(f"{level} has no checks yet; the highest level that has some is {highest}")
+
+
 def find(name: str) -> tuple[Check, ...]:
     """The checks of an id, which may also be a requirement's, in any case.
 

@@ -145,7 +145,7 @@ def _run(chosen: argparse.Namespace, command: list[str]) -> int:
     import os
     from dataclasses import replace
 
-    from .catalogue import select
+    from .catalogue import expect_checks
     from .command_line import resolve
     from .progress import Progress
     from .run import judge
@@ -154,9 +154,7 @@ def _run(chosen: argparse.Namespace, command: list[str]) -> int:
     if chosen.only and chosen.level:
         raise Misuse("--only names the checks, and --level the level up to which all are judged: give one of them")
     level = chosen.level or "L3"
-    highest = max(check.level for check in select(level=level))
-    if level != highest:
-        raise Misuse(f"{level} has no checks yet; the highest level that has some is {highest}")
+    expect_checks(level)
     settings = load(chosen.config, os.environ)
     if chosen.scale is not None:
         if not chosen.scale > 0:

@@ -156,7 +156,7 @@ def judge_host(
             result = HostResult(check=check, outcome=outcome, reason=reason, took_s=time.monotonic() - began)
             results.append(result)
             if outcome is Outcome.FAIL and not stage.began:
-                not_started = f"{reason}; it started no worker. What a host command is: HOSTS.md"
+                not_started = f"{reason.removesuffix(': ')}; it started no worker. What a host command is: HOSTS.md"
                 break
             on_result(result)
         measured = tuple(stage.measured.values())

@@ -50,7 +50,7 @@ class _Door:
     def __init__(self, config: pytest.Config) -> None:
         import os
 
-        from .catalogue import select
+        from .catalogue import expect_checks, select
         from .command_line import resolve
         from .outcomes import Misuse
         from .run import Run
@@ -58,6 +58,7 @@ class _Door:
 
         file = config.getoption("--sandport-config")
         try:
+            expect_checks(config.getoption("--sandport-level"))
             self.run: Run = Run(
                 resolve(shlex.split(config.getoption("--sandport-worker"))),
                 settings=load(file, os.environ),

@@ -13,7 +13,7 @@ from typing import Self
 
 from . import __version__
 from .bench import Bench
-from .catalogue import select, unjudged
+from .catalogue import expect_checks, select, unjudged
 from .command_line import with_absolute_files
 from .declaration import Check, Uses
 from .lab import Lab
@@ -330,7 +330,7 @@ def judge(
         command: Program and arguments; started with `/` as its directory, and files of the current one that it names
             are found all the same.
         settings: What the author's file says; the defaults with the kit's own PATH and locale where None.
-        level: The highest level, `L0` to `L6`.
+        level: The highest level, `L0` to `L4`.
         only: Ids of checks or requirements; then `level` does not matter.
         seed: Repeats an earlier run's choices.
         times: Time limits; measured where None.
@@ -352,6 +352,8 @@ def judge(
         from .settings import parse
 
         settings = parse({}, os.environ)
+    if not only:
+        expect_checks(level)
     run = Run(
         with_absolute_files(command),
         settings=settings,
