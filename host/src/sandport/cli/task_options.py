@@ -15,8 +15,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 EXIT_CODES = """
 Exit codes: the program's own; 124 timed out; 126 not executable; 127 not found; 128+n ended by signal n;
 130, 143, 129 interrupted by SIGINT, SIGTERM, SIGHUP; 141 nobody reads our output any more; 2 wrong use or
-configuration, nothing was started; 125 Sandport's own failure, or the program's 0 where something that --out wants
-is missing, was refused, or changed while it was read. --json tells a program's code from ours.
+configuration, nothing was started; 125 Sandport's own failure, an --in that cannot all be read, so that
+nothing was started, or the program's 0 where something that --out wants is missing, was refused, or changed while it
+was read. --json tells a program's code from ours.
 """
 
 
