@@ -28,9 +28,9 @@ def until(holds: Callable[[], object]) -> None:
 
 
 @contextmanager
-def a_run(folder: Path, worker: tuple[str, ...], *options: str) -> Iterator[subprocess.Popen[str]]:
+def a_run(folder: Path, worker: tuple[str, ...], *options: str, door: str = "run") -> Iterator[subprocess.Popen[str]]:
     """The command at work, with its temporary files in a folder; the worker and the sandbox mark their files there."""
-    command = [sys.executable, "-m", "sandport_conformance", "run", *options, "--", *worker]
+    command = [sys.executable, "-m", "sandport_conformance", door, *options, "--", *worker]
     environ = {**os.environ, "TMPDIR": str(folder)}
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as kit:
         try:
@@ -87,3 +87,16 @@ def test_a_signal_in_the_middle_of_stories_that_are_told_at_once_ends_them_all(t
     pids = [int(mark.name.partition("-")[2]) for mark in tmp_path.glob("spinning-*")]
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
     assert list(tmp_path.glob("sandport-conformance-*")) == []
+
+
+def test_a_signal_ends_the_host_that_is_judged(tmp_path: Path) -> None:
+    seconds = 500_000 + os.getpid() % 100_000
+    host = tmp_path / "host.sh"
+    host.write_text(f"exec sleep {seconds}\n", encoding="utf-8")
+    with a_run(tmp_path, ("sh", str(host)), "--only", "MSG-15", door="host") as kit:
+        until(lambda: running(f"sleep {seconds}"))
+        kit.send_signal(signal.SIGTERM)
+        kit.communicate(timeout=LONG_S)
+    assert kit.returncode == 128 + signal.SIGTERM
+    assert running(f"sleep {seconds}") == []
+    assert list(tmp_path.iterdir()) == [host]
