@@ -50,6 +50,7 @@ SIGNALS = (128, 384, -128, 300, -1, 0, 2**70)
 UNTRUE: list[tuple[dict[str, Any], str]] = [
     *(({"ended": "exited", "exitCode": code}, f"exitCode must be from 0 to 255, not {code}") for code in CODES),
     *(({"ended": "signalled", "signal": number}, f"signal must be from 1 to 64, not {number}") for number in SIGNALS),
+    ({"ended": "exited", "exitCode": 0, "signal": 9}, "a command that exited was not ended by a signal"),
     ({"ended": "exited", "exitCode": 0, "durationMs": -5}, "not -5"),
     ({"ended": "exited", "exitCode": 0, "durationMs": 2**70}, "durationMs must be"),
     ({"ended": "exited", "exitCode": 0, "stdout": {"totalBytes": 0, "droppedBytes": -1}}, "droppedBytes must be"),

@@ -84,7 +84,9 @@ def _command(draw: Draw, values: dict[str, Any]) -> None:
 
 def _command_result(draw: Draw, values: dict[str, Any]) -> None:
     values["exit_code"] = draw(st.integers(0, 255)) if values["ended"] == "exited" else None
-    if values["ended"] == "signalled":
+    if values["ended"] == "exited":
+        values["signal"] = None
+    elif values["ended"] == "signalled":
         values["signal"] = draw(st.integers(1, 64))
 
 

@@ -344,6 +344,8 @@ class CommandResult(Result, frozen=True, kw_only=True):
             raise ValueError("a command that exited has an exitCode")
         if self.ended != "exited" and self.exit_code is not None:
             raise ValueError("exitCode belongs to ended 'exited' only")
+        if self.ended == "exited" and self.signal is not None:
+            raise ValueError("a command that exited was not ended by a signal")
         if self.ended == "signalled" and self.signal is None:
             raise ValueError("a command that was ended by a signal names it")
         check_ranges(self)

@@ -72,7 +72,10 @@ _RESULT: JsonSchema = {
     "allOf": [
         {
             "if": {"properties": {"ended": {"const": "exited"}}},
-            "then": _given("exitCode", {"type": "integer"}),
+            "then": {
+                "required": ["exitCode"],
+                "properties": {"exitCode": {"type": "integer"}, "signal": {"type": "null"}},
+            },
             "else": {"properties": {"exitCode": {"type": "null"}}},
         },
         {
