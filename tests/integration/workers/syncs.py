@@ -196,7 +196,15 @@ class Syncing(Worker):
             mover = threading.Thread(target=move, daemon=True)
             mover.start()
             with mine:
-                words = [b"tar", b"-cSf", b"-", b"--format=posix", b"--hard-dereference", b"--ignore-failed-read", *what]
+                words = [
+                    b"tar",
+                    b"-cSf",
+                    b"-",
+                    b"--format=posix",
+                    b"--hard-dereference",
+                    b"--ignore-failed-read",
+                    *what,
+                ]
                 try:
                     self._run(message, theirs, words, reads=False)
                 finally:
