@@ -60,7 +60,7 @@ class Capabilities(Struct, frozen=True, kw_only=True, rename="camel"):
     egress: tuple[Literal["all", "none", "listed"], ...] = ("all",)
     """Grants that are enforced exactly; any other is refused before anything is created."""
     create_settle_ms: int = 0
-    """How long a create whose answer was lost can take to appear in a list."""
+    """How long a create, or an end, can take to show in a list."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
