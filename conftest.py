@@ -1,6 +1,8 @@
 """What every test run shares: hypothesis's profiles, the loop of async tests, and which skips CI accepts."""
 
 import os
+import signal
+import threading
 import tomllib
 from fnmatch import fnmatchcase
 
@@ -9,6 +11,11 @@ import msgspec
 import pytest
 
 ON_CI = os.environ.get("CI") == "true"
+
+# `nohup` and a shell's `&` have what they start ignore signals, and so would every program that a test interrupts.
+for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 # No deadline: on a shared machine a slow example says nothing about the code.
 # A machine under load generates slowly: no timing may decide a test, hypothesis's own included.
