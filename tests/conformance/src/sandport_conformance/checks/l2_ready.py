@@ -120,7 +120,7 @@ def nothing_is_printed_before_the_hello(lab: Lab) -> None:
     fix="Import what is heavy after `initialized`, and say `ready` then.",
 )
 def the_hello_is_answered_soon(lab: Lab) -> None:
-    """The quickest start of the run, from the process's begin to the hello's answer, took two seconds at most (more where this machine is slow)."""
+    """The quickest start of the run answered the hello two seconds after its begin at most, later on a slow machine."""
     took_s = [
         message.at_s
         for session in lab.sessions()
