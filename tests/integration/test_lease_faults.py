@@ -268,9 +268,10 @@ async def test_a_host_closes_in_time_although_the_vendor_says_later(vendor: Vend
     async with vendor.host() as host, host.lease("env"):
         pass
     vendor.fake.clear()
-    async with vendor.host() as host:
-        await host.clean_up()
-        assert await states(host) == {"gone": 1}
+    async with vendor.host() as host, asyncio.timeout(60):
+        while await states(host) != {"gone": 1}:  # it is the next host's first look that ends it, or one after that
+            await host.clean_up()
+            await asyncio.sleep(0.02)
     vendor.fake.assert_nothing_left()
 
 

@@ -19,7 +19,7 @@ from sandport.numbers import Timing
 from sandport.worker.identity import Identity, boot_id, is_running, process_start_ticks, signal_exactly
 from sandport.worker.launch import WorkerCommand, WorkerProcess, new_token, spawn
 from sandport.worker.records import WorkerRecord, records_of
-from sandport.worker.survivors import end_workers, find
+from sandport.worker.survivors import end_workers, find, left_behind
 from tests.integration.conftest import OpenHost
 from tests.integration.stage import PATIENCE_S, QUICK, ROOT, Journal, Records, alive, children, eventually, worker
 
@@ -158,6 +158,20 @@ async def test_a_report_does_not_wait_for_a_look_that_takes_long_and_the_log_tel
         _, said, _ = await records.until(lambda text: "outside of its group" in text)
     (entry,) = journal.of("daemon")
     assert f"pid {entry['daemon']} (sleep 600)" in said
+
+
+async def test_what_ends_because_its_worker_did_is_left_by_nobody(stranger: subprocess.Popen[bytes]) -> None:
+    instance = new_instance()
+    token = new_token(instance)
+    worker = Identity(stranger.pid, process_start_ticks(stranger.pid), boot_id(), token)
+    command = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
+    environment = {"SANDPORT_WORKER_TOKEN": token}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True) as watcher:  # noqa: ASYNC220
+        await eventually(lambda: [one.pid for one in find(token)] == [watcher.pid])
+        looking = asyncio.ensure_future(left_behind(worker))
+        assert watcher.stdin is not None
+        watcher.stdin.close()
+        assert await looking == ()
 
 
 async def test_a_worker_that_leaves_nothing_is_said_to_have_left_nothing(open_host: OpenHost) -> None:

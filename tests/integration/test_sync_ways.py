@@ -450,10 +450,12 @@ def scratch_in(folder: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_state_of_the_host_is_not_emptied_by_a_mirror(ways: Ways, way: str) -> None:
-    home = ways.folder / "home"
+    home, name = ways.folder / "home", ways.fresh().name
 
     async def out(target: Path) -> None:
-        await ways.sandboxes[way].sync_out(".", target, delete=True, dry_run=True)
+        sandbox = ways.sandboxes[way]
+        await sandbox.execute(["mkdir", "-p", name])
+        await sandbox.sync_out(name, target, delete=True, dry_run=True)
 
     for target in (home, home.parent):
         with pytest.raises(UnsafeTargetError, match="Sandport keeps its state there"):

@@ -11,6 +11,8 @@ import pytest
 
 from providers.local.tests.leases import CONFIG, Lease, other_host, unique_sleep
 from providers.local.tests.machine import PATIENCE_S, descriptors_of, entries, running, state_of, until, wait_for_end
+from sandport_protocol.ranges import INSTANT_MS
+from sandport_provider_local.places import LATEST_MS
 from sandport_sdk.testing import HostInMemory, new_id
 from sandport_sdk.v1 import errors, types
 
@@ -64,6 +66,7 @@ def timer_of(pid: int, fd: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("ttl_ms", [2**40, 2**53, 10**18])
 async def test_a_lease_may_last_longer_than_any_clock(host: HostInMemory, state_dir: Path, ttl_ms: int) -> None:
+    assert INSTANT_MS.most == LATEST_MS
     lease = await Lease.acquire(host, state_dir, ttl_ms=ttl_ms)
     assert (await lease.run("true")).exit_code == 0
     await lease.destroy()

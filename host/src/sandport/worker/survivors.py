@@ -24,6 +24,7 @@ from .report import Survivor
 
 _T = TypeVar("_T")
 _ARGUMENT_BYTES = 4096
+_ENDING_S = 0.2
 _LAST_WAIT_S = 2.0
 """What was killed is gone within this, unless it sleeps in the kernel."""
 
@@ -79,7 +80,13 @@ def _looked_at(pid: int, prefix: str, workers: dict[str, Identity]) -> Survivor 
 async def left_behind(identity: Identity) -> tuple[Survivor, ...]:
     """What still carries a dead worker's token, outside of its group, which was killed with it."""
     found = await _in_thread(lambda: find(identity.token))
-    return tuple(survivor for survivor in found if survivor.group != identity.pid)
+    left = [survivor for survivor in found if survivor.group != identity.pid]
+    if left:
+        # What ends because its worker did, as a watcher at the other end of a pipe does, is left by nobody.
+        await _ended_within(left, _ENDING_S)
+        there = {(one.pid, one.start_ticks) for one in await _in_thread(lambda: find(identity.token))}
+        left = [survivor for survivor in left if (survivor.pid, survivor.start_ticks) in there]
+    return tuple(left)
 
 
 async def end_workers(root: Path, instance: str, *, patience_s: float) -> list[Survivor]:

@@ -38,6 +38,9 @@ from .proc import Stat, boot_id, has_variable, read_stat
 from .removal import remove_tree
 from .term import IDENTITY, RECORD, write_whole
 
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999: no later instant can be told on the wire. A lease may be longer, and ends then."""
+
 _MEANWHILE = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST})
 _SANDBOX_ID = re.compile(r"sp[a-z2-7]{26}")
 INIT_TOKEN = "SANDPORT_INIT_TOKEN"
@@ -182,7 +185,7 @@ class Place:
         token = secrets.token_hex(16)
         _make(self.path)
         try:
-            times = now_ms, now_ms + ttl_ms
+            times = now_ms, min(now_ms + ttl_ms, LATEST_MS)
             record = Record(self.sandbox_id, store_id, token, isolation, *times, keep, boundary, self.folder())
             for folder in (self.working_directory, self.temporary):
                 _make(folder)

@@ -58,6 +58,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandport_protocol import errors
 from sandport_protocol.octets import pack
+from sandport_protocol.ranges import INSTANT_MS
 from sandport_protocol.v1 import (
     AcquireLeaseParams,
     AttachLeaseParams,
@@ -483,5 +484,5 @@ class Sandboxes:
 
 
 def _in_ms(ttl_ms: int) -> int:
-    """The Unix time after so many milliseconds."""
-    return int(time.time() * 1000) + ttl_ms
+    """The Unix time after so many milliseconds, as far as one can be told on the wire."""
+    return min(int(time.time() * 1000) + ttl_ms, INSTANT_MS.most)
