@@ -8,7 +8,7 @@ import pytest
 from tests.architecture.workspace import ROOT, distribution_name, load_toml, pins
 from tests.site.audit import audit
 from tests.site.contents import FRONT, Part, Table, assemble, read_table, sources_of, tracked
-from tests.site.lead_to_requirements import ANCHORS, ENTRIES, anchors, entries, pieces
+from tests.site.requirement_names import ANCHORS, ENTRIES, anchors, entries, pieces
 
 TABLE = read_table()
 
