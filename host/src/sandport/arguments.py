@@ -214,17 +214,15 @@ def _not_plain(value: object) -> str | None:
 
 _TEXT = Kind("text", _is_text)
 _LINE = Kind("one line of text", _is_line)
-_FLAG = Kind("True or False", lambda value: isinstance(value, bool))
+FLAG = Kind("True or False", lambda value: isinstance(value, bool))
 _SECONDS = Kind("seconds, a number", _is_number)
-_COUNT = Kind("a whole number", _is_whole)
-_AMOUNT = Kind("a whole number, 0 or more", lambda value: _is_whole(value) and value >= 0)
+COUNT = Kind("a whole number", _is_whole)
+AMOUNT = Kind("a whole number, 0 or more", lambda value: _is_whole(value) and value >= 0)
 _PATH = Kind("a path, as text without NUL, bytes or a Path", _is_path)
 _CALLBACK = _or_none(Kind("something to call", callable))
 _TABLE = _or_none(Kind("a table, such as a dict", lambda value: isinstance(value, Mapping)))
 _ID = _or_none(_LINE)
 _SIZE = Kind(f"columns and rows, two whole numbers from 1 to {MOST_COLUMNS}", _is_size)
-FLAG, COUNT, AMOUNT = _FLAG, _COUNT, _AMOUNT
-"""For a name that means something else in one call than in the others."""
 
 PARAMETERS: dict[str, Kind] = {
     "argv": _or_none(
@@ -233,34 +231,34 @@ PARAMETERS: dict[str, Kind] = {
     "config": _TABLE,
     "cwd": _or_none(_PATH),
     "data": Kind("bytes", lambda value: isinstance(value, bytes | bytearray | memoryview), encode=True),
-    "delete": _FLAG,
-    "dry_run": _FLAG,
+    "delete": FLAG,
+    "dry_run": FLAG,
     "egress": _or_none(Kind('an Egress, such as Egress(mode="none")', _is_egress)),
-    "ended": _FLAG,
+    "ended": FLAG,
     "env": _TABLE,
     "environment": _TEXT,
-    "everything": _FLAG,
+    "everything": FLAG,
     "exclude": Kind("a list of patterns", _is_patterns),
-    "follow_symlinks": _FLAG,
-    "force": _FLAG,
-    "gitignore": _FLAG,
-    "keep": _FLAG,
+    "follow_symlinks": FLAG,
+    "force": FLAG,
+    "gitignore": FLAG,
+    "keep": FLAG,
     "lease": _TEXT,
     "local": _PATH,
-    "max_bytes": _or_none(_AMOUNT),
-    "max_entries": _or_none(_AMOUNT),
-    "mode": _or_none(_COUNT),
+    "max_bytes": _or_none(AMOUNT),
+    "max_entries": _or_none(AMOUNT),
+    "mode": _or_none(COUNT),
     "name": _or_none(_TEXT),
     "on_lost": _CALLBACK,
     "on_output": _CALLBACK,
     "on_progress": _CALLBACK,
-    "output_limit_bytes": _COUNT,
+    "output_limit_bytes": COUNT,
     "principal": _ID,
     "provider": _TEXT,
     "pty": _or_none(_SIZE),
     "reason": _TEXT,
     "remote": _PATH,
-    "replace": _FLAG,
+    "replace": FLAG,
     "run": _ID,
     "sandbox_id": _LINE,
     "shell": _or_none(Kind("text or bytes", lambda value: isinstance(value, str | bytes))),

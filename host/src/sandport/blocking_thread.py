@@ -280,7 +280,7 @@ class LoopThread:
         try:
             self.begin(work)
             self.until(work.over)
-        except BaseException:
+        except BaseException:  # what the handler of a signal raises, whatever it is: nobody waits for the work then
             self.post(work.cut)
             self.until(work.over)
             raise
@@ -380,7 +380,7 @@ class _Block(AbstractContextManager[R], Generic[R]):
             if self._thread.has_ended(self._stay):
                 self._stay.answer()
             return self._mirror(self._stay.inside, self._thread)
-        except BaseException:
+        except BaseException:  # an interrupt, or an error of the block: whoever has nothing to leave cannot leave it
             self._cut()
             self._wait()
             raise
@@ -394,7 +394,7 @@ class _Block(AbstractContextManager[R], Generic[R]):
         try:
             self._thread.post(partial(self._stay.leave, error))
             self._wait()
-        except BaseException:
+        except BaseException:  # an interrupt, perhaps before it was posted; to leave a second time does nothing
             self._thread.post(partial(self._stay.leave, error))
             self._wait()
             raise

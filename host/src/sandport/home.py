@@ -150,9 +150,8 @@ def _check_home_is_there(root: Path, environ: Mapping[str, str]) -> None:
 def _make_private(root: Path) -> None:
     """Make the folder, or see that it is ours and closed to others."""
     make_parents(root)
-    with suppress(FileExistsError):
-        root.mkdir(mode=0o700)
-        root.chmod(0o700)
+    with suppress(FileExistsError):  # told below, in better words
+        make_folder(root)
     status = root.stat()
     if not stat.S_ISDIR(status.st_mode):
         raise HomeUnusable(f"{root}: is not a folder; Sandport keeps its state there, set SANDPORT_HOME to another")

@@ -160,18 +160,7 @@ class Sandbox:
         Repeat: runs the command again; never done by the host itself.
         Cancel: kills the command and what it started, then returns within the close grace.
         """
-        hold(
-            argv=argv,
-            shell=shell,
-            cwd=cwd,
-            env=env,
-            user=user,
-            stdin=stdin,
-            timeout_s=timeout_s,
-            output_limit_bytes=output_limit_bytes,
-            spill_to=spill_to,
-            on_output=on_output,
-        )
+        hold(stdin=stdin, output_limit_bytes=output_limit_bytes, spill_to=spill_to, on_output=on_output)
         line = self._line(argv, shell=shell, cwd=cwd, env=env, user=user, timeout_s=timeout_s)
         stdin = bytes(stdin)
         run = self._commands.execute if len(stdin) <= INLINE_STDIN_BYTES else self._commands.execute_fed
@@ -204,16 +193,7 @@ class Sandbox:
 
         Cancel: the process is killed as at the end of the block.
         """
-        hold(
-            argv=argv,
-            shell=shell,
-            cwd=cwd,
-            env=env,
-            user=user,
-            pty=pty,
-            timeout_s=timeout_s,
-            output_limit_bytes=output_limit_bytes,
-        )
+        hold(pty=pty, output_limit_bytes=output_limit_bytes)
         hold_to(FLAG, stdin=stdin)
         line = self._line(argv, shell=shell, cwd=cwd, env=env, user=user, timeout_s=timeout_s)
         streams: tuple[StreamName, ...] = ("pty",) if pty else STREAMS
@@ -274,7 +254,8 @@ class Sandbox:
         user: str | None = None,
         timeout_s: float | None = None,
     ) -> CommandLine:
-        """A command as the wire has it, once the lease is seen to last for it."""
+        """A command as the wire has it, once its arguments are held to their types and the lease is seen to last."""
+        hold(argv=argv, shell=shell, cwd=cwd, env=env, user=user, timeout_s=timeout_s)
         line = command_line(argv, shell=shell, cwd=cwd, env=self._env | dict(env or {}), user=user, timeout_s=timeout_s)
         self._refuse_lost()
         remaining_s = self.remaining_s

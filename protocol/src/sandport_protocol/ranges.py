@@ -6,6 +6,7 @@ exit code goes to keeps eight bits of it, and 256 would become a success.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -46,8 +47,9 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
 """By struct, or what it derives from, and by member. A member that may be null may always be that."""
 
 
+@functools.cache
 def ranges_of(cls: type[Struct]) -> Mapping[str, Range]:
-    """The ranges of a struct's members, by their Python names."""
+    """The ranges of a struct's members, by their Python names; asked for each result that is built or read."""
     return next((RANGES[each.__name__] for each in cls.__mro__ if each.__name__ in RANGES), {})
 
 

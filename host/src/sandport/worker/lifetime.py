@@ -466,7 +466,7 @@ class RunningWorker:
         try:
             await worker._connect()
             await worker._greet(self._hello, self._environ)
-        except BaseException:
+        except BaseException:  # a cancel too: nobody else knows of the process yet
             await finished(worker.stop())
             raise
         self._beating = outliving(worker.beat(), name=f"sandport heartbeat of {worker.process.pid}")

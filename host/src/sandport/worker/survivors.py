@@ -25,6 +25,7 @@ from .report import Survivor
 _T = TypeVar("_T")
 _ARGUMENT_BYTES = 4096
 _ENDING_S = 0.2
+"""What ends together with its worker is gone within this, or it is told as left."""
 _LAST_WAIT_S = 2.0
 """What was killed is gone within this, unless it sleeps in the kernel."""
 

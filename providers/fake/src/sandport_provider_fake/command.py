@@ -124,7 +124,7 @@ class Command:
             except OSError as error:
                 self.close()
                 raise sandbox_failed(error, dispatched="no") from error
-            except BaseException:
+            except BaseException:  # a cancel too: the descriptors are nobody else's yet
                 self.close()
                 raise
         self._watch = asyncio.create_task(self._run(self._program, timeout_ms))

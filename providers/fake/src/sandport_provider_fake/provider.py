@@ -322,7 +322,7 @@ class FakeProvider(Provider):
         """Pass the point between the start of a command and the first byte of its output."""
         try:
             await passage.at("started")
-        except BaseException:
+        except BaseException:  # a fault that was ordered, or a cancel: the command runs, and nobody reads it
             command.begin_reading()
             await command.stop("cancelled")
             await asyncio.shield(command.over)
@@ -376,7 +376,7 @@ class FakeProvider(Provider):
         try:
             stdin = None if params.stdin else b""
             command = await sandbox.run(params, keep_bytes=None, stdin=stdin, timeout_ms=params.timeout_ms)
-        except BaseException:
+        except BaseException:  # a cancel too: the id is free again where nothing runs under it
             sandbox.processes.pop(params.process_id, None)
             raise
         call.dispatched = "yes"

@@ -96,7 +96,7 @@ class Cgroup:
                 for controller in controllers:
                     for setting in wanted[controller][tree.version]:
                         setting.apply(leaf)
-        except BaseException:
+        except BaseException:  # whatever it is, what is made so far is known here only
             cls(name, made).remove()
             raise
         return cls(name, made)

@@ -370,7 +370,7 @@ def carry(message: bytes) -> int:
     try:
         with open(fd, "wb", closefd=False) as file:
             file.write(message)
-    except BaseException:
+    except BaseException:  # whatever it is, the descriptor is nobody else's
         os.close(fd)
         raise
     return fd
