@@ -446,7 +446,7 @@ class Bench:
 
     def _sandboxes_left(self) -> list[str]:
         session = self.shared()
-        time.sleep(int(self.facts.capabilities.get("createSettleMs") or 0) / 1000)  # lists may be so far behind
+        time.sleep(self.facts.settle_s)  # lists may be so far behind
         found: list[str] = []
         cursor: str | None = None
         seen: set[str] = set()

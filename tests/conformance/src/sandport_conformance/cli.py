@@ -145,7 +145,7 @@ def _run(chosen: argparse.Namespace, command: list[str]) -> int:
     import os
     from dataclasses import replace
 
-    from .catalogue import expect_checks
+    from .catalogue import DEFAULT_LEVEL, expect_checks
     from .command_line import resolve
     from .progress import Progress
     from .run import judge
@@ -153,7 +153,7 @@ def _run(chosen: argparse.Namespace, command: list[str]) -> int:
 
     if chosen.only and chosen.level:
         raise Misuse("--only names the checks, and --level the level up to which all are judged: give one of them")
-    level = chosen.level or "L3"
+    level = chosen.level or DEFAULT_LEVEL
     expect_checks(level)
     settings = load(chosen.config, os.environ)
     if chosen.scale is not None:

@@ -50,6 +50,11 @@ class Facts:
             limits={**offered, **limits},
         )
 
+    @property
+    def settle_s(self) -> float:
+        """How long the provider says that a create, or an end, may take to show in its lists."""
+        return int(self.capabilities.get("createSettleMs") or 0) / 1000
+
     def has_group(self, group: str) -> bool:
         """Whether an optional group is advertised, whole or in part."""
         return bool(set(schema.optional_groups()[group]) & set(self.methods))

@@ -167,19 +167,14 @@ class Home:
             tries += state != "unreachable" or not patient  # what cannot be reached now may be on its way to its end
             if tries < _TRIES:
                 time.sleep(_LOOK_S)
-        wait_until(lambda: sandbox_id not in self.listed(session, sandbox_id), self._settle_s)
+        wait_until(lambda: sandbox_id not in self.listed(session, sandbox_id), self.lab.facts.settle_s)
         return f"{said}, and it is listed" if sandbox_id in self.listed(session, sandbox_id) else ""
-
-    @property
-    def _settle_s(self) -> float:
-        """How long the provider says that its lists may be behind."""
-        return int(self.lab.facts.capabilities.get("createSettleMs") or 0) / 1000
 
     def clear(self, *, patient: bool) -> list[str]:
         """End everything of this store; what could not be, with the reason."""
         alive = [one for one in self._sessions if one.alive() and not one.process.out_ended]
         session = alive[-1] if alive else self.worker()
-        time.sleep(self._settle_s)
+        time.sleep(self.lab.facts.settle_s)
         ended = [self.end(session, sandbox_id, patient=patient) for sandbox_id in self.listed(session)]
         return [wrong for wrong in ended if wrong]
 

@@ -22,7 +22,7 @@ from sandport_conformance.session import Session
 
 from .claims import dispatched
 from .gates import need_room
-from .leases import attach, listed, settle_s
+from .leases import attach, listed
 
 _CREATES = 3
 """So many times as long as a create takes is looked for one that was said not to be."""
@@ -84,7 +84,7 @@ def a_create_is_not_denied(lab: Lab) -> None:
     if not denied:
         return
     # What goes on behind the answer is there as late as a create that was not cancelled would be, or later.
-    deadline = time.monotonic() + _CREATES * took_s + settle_s(lab)
+    deadline = time.monotonic() + _CREATES * took_s + lab.facts.settle_s
     while not (found := denied & set(listed(lab))) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     for sandbox_id in found:

@@ -17,7 +17,7 @@ from sandport_conformance.stories import LIFE, Stage, tell
 
 from .claims import dispatched
 from .gates import held, need_room
-from .leases import attach, listed, settle, settle_s, settled
+from .leases import attach, listed, settle, settled
 
 _GRAIN_MS = 60_000
 """What LEASE-25 lets a vendor round up."""
@@ -381,7 +381,7 @@ def nothing_is_listed_in_the_end(lab: Lab) -> None:
     """When every sandbox of the run was destroyed, the provider lists none for the run's store."""
     for _ in lab.sessions(sandbox=True):
         pass
-    limit_s = settle_s(lab)
+    limit_s = lab.facts.settle_s
     left: list[str] = []
 
     def is_empty() -> bool:

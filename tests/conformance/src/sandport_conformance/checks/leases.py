@@ -18,14 +18,9 @@ _MOST_PAGES = 1_000
 _LOOK_S = 0.05
 
 
-def settle_s(lab: Lab) -> float:
-    """How long the provider says that a create, or an end, may take to show in its lists."""
-    return int(lab.facts.capabilities.get("createSettleMs") or 0) / 1000
-
-
 def settle(lab: Lab) -> None:
     """Wait until what was created or ended shows in the lists, as long as the provider says that this can take."""
-    time.sleep(settle_s(lab))
+    time.sleep(lab.facts.settle_s)
 
 
 def settled(lab: Lab, look: Callable[[], dict[str, str]], holds: Callable[[dict[str, str]], object]) -> dict[str, str]:
@@ -36,7 +31,7 @@ def settled(lab: Lab, look: Callable[[], dict[str, str]], holds: Callable[[dict[
         look: Lists.
         holds: Whether the list is as it should be.
     """
-    deadline = time.monotonic() + settle_s(lab)
+    deadline = time.monotonic() + lab.facts.settle_s
     while True:
         last = time.monotonic() >= deadline
         found = look()
