@@ -45,9 +45,11 @@ class Places:
             why = type(error).__name__
             raise
         finally:
-            await asyncio.sleep(0)
-            self.held.remove(name)
-            self.left.append((name, why))
+            try:
+                await asyncio.sleep(0)
+            finally:  # a call may be cut while it leaves, too
+                self.held.remove(name)
+                self.left.append((name, why))
 
     async def work(self) -> int:
         """A call that takes a few turns, and is one of those that are held while it does."""

@@ -66,15 +66,30 @@ class Identity:
     @classmethod
     def of(cls, pid: int, token: str) -> Identity:
         """The identity of a worker that was just started."""
-        stat = _stat(pid)
+        stat = stat_of(pid)
         return cls(token, pid, stat.started if stat else None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Stat:
+class Stat:
+    """What the kernel tells of a process.
+
+    Attributes:
+        state: A letter.
+        session: The number of its session.
+        flags: The kernel's own, `PF_*`.
+        started: When it was started, in the kernel's ticks.
+    """
+
     state: bytes
     session: int
+    flags: int
     started: int
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it is left but its number."""
+        return self.state in (b"Z", b"X")
 
 
 def _read(pid: int | str, name: str) -> bytes:
@@ -94,12 +109,13 @@ def _read(pid: int | str, name: str) -> bytes:
         os.close(descriptor)
 
 
-def _stat(pid: int) -> _Stat | None:
+def stat_of(pid: int) -> Stat | None:
+    """What the kernel tells of a process; None once it is gone, and where the machine does not tell."""
     try:
         fields = _read(pid, "stat").rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return _Stat(fields[0], int(fields[3]), int(fields[19]))
+    return Stat(fields[0], int(fields[3]), int(fields[6]), int(fields[19]))
 
 
 def survivors(worker: Identity) -> list[Survivor]:
@@ -107,9 +123,9 @@ def survivors(worker: Identity) -> list[Survivor]:
 
     Without `/proc` only its process group is looked at.
     """
-    if _stat(os.getpid()) is None:
+    if stat_of(os.getpid()) is None:
         return _survivors_of_ps(worker.pid)
-    leader = _stat(worker.pid)
+    leader = stat_of(worker.pid)
     # Another process has the worker's number by now, and perhaps a session under it.
     taken_over = leader is not None and leader.started != worker.started
     pids = (int(name) for name in os.listdir(_PROC) if name.isdigit())
@@ -118,8 +134,8 @@ def survivors(worker: Identity) -> list[Survivor]:
 
 
 def _belongs(pid: int, worker: Identity, *, by_session: bool) -> bool:
-    stat = _stat(pid)
-    if stat is None or stat.state in (b"Z", b"X"):
+    stat = stat_of(pid)
+    if stat is None or stat.has_ended:
         return False
     if worker.started is not None and stat.started < worker.started:
         return False  # nothing that the worker has started is older than the worker
@@ -162,15 +178,15 @@ def a_mark() -> int:
 
 def running(text: str) -> list[Survivor]:
     """Live processes of this machine that have a text in their command line, whoever started them."""
-    if _stat(os.getpid()) is None:
+    if stat_of(os.getpid()) is None:
         listed = subprocess.run(["ps", "-A", "-o", "pid=,stat=,command="], capture_output=True, text=True, check=True)
         lines = [[*line.split(None, 2), "", ""] for line in listed.stdout.splitlines() if text in line]
         return [Survivor(int(pid), command[:200]) for pid, state, command, *_ in lines if not state.startswith("Z")]
     found = []
     for folder in _PROC.iterdir():
         if folder.name.isdigit():
-            stat, command = _stat(int(folder.name)), _words_of(int(folder.name))
-            if text in command and stat is not None and stat.state not in (b"Z", b"X"):
+            stat, command = stat_of(int(folder.name)), _words_of(int(folder.name))
+            if text in command and stat is not None and not stat.has_ended:
                 found.append(Survivor(int(folder.name), command[:200]))
     return found
 
@@ -217,3 +233,11 @@ def peak_memory_bytes(pid: int) -> int:
         if line.startswith(b"VmHWM:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+def in_session(leader: int) -> list[int]:
+    """Live processes of a session, by their numbers; none where the machine does not tell."""
+    if stat_of(os.getpid()) is None:
+        return []
+    stats = ((int(name), stat_of(int(name))) for name in os.listdir(_PROC) if name.isdigit())
+    return [pid for pid, stat in stats if stat is not None and stat.session == leader and not stat.has_ended]

@@ -20,10 +20,11 @@ from sandport_conformance.processes import (
     ExitCause,
     Identity,
     Survivor,
+    in_session,
     kill_survivors,
-    peak_memory_bytes,
     survivors,
 )
+from sandport_conformance.session_memory import SessionMemory
 from sandport_conformance.times import Times
 
 from .hostile import keep, measure
@@ -34,7 +35,6 @@ _ANSWER_BYTES = 1 << 20
 _LOG_BYTES = 256 << 20
 _TICK_S = 0.01
 _LOOK_S = 0.2
-_PROC = Path("/proc")
 
 
 class Stage:
@@ -203,27 +203,25 @@ class Stage:
 
     def _watch(self, process: subprocess.Popen[bytes], log: Path, until: float) -> tuple[int, bool]:
         """Wait for the host; the most memory of all processes in its session, and whether it ended in time."""
-        peaks: dict[int, int] = {process.pid: 0}
+        memory = SessionMemory(process.pid)
         look_at = 0.0
         while process.poll() is None:
             now = time.monotonic()
             if now > until or log.stat().st_size > _LOG_BYTES:
-                return sum(peaks.values()), False
+                return memory.peak_bytes, False
             if now > look_at:
-                for pid in _session(process.pid):
-                    peaks.setdefault(pid, 0)
+                memory.look_for_more()
                 look_at = now + _LOOK_S
-            for pid, peak in peaks.items():
-                peaks[pid] = max(peak, peak_memory_bytes(pid))
+            memory.look()
             time.sleep(_TICK_S)
-        return sum(peaks.values()), True
+        return memory.peak_bytes, True
 
     def _left_behind(self, host: int, entries: list[dict[str, Any]]) -> list[Survivor]:
         """What lives of the host's session and of its workers once they had a moment; the workers' is killed."""
         workers = _workers_of(entries)
 
         def look() -> list[Survivor]:
-            own = [Survivor(pid, "in the host's own session") for pid in _session(host)]
+            own = [Survivor(pid, "in the host's own session") for pid in in_session(host)]
             return own + [left for worker in workers for left in survivors(worker)]
 
         until = time.monotonic() + 2 * self.times.factor
@@ -251,19 +249,8 @@ def _kill_workers(entries: list[dict[str, Any]]) -> None:
                 os.kill(entry["child"], signal.SIGKILL)
 
 
-def _session(leader: int) -> list[int]:
-    found = []
-    for folder in _PROC.iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError):  # it ended while we looked
-                fields = folder.joinpath("stat").read_bytes().rpartition(b")")[2].split()
-                if int(fields[3]) == leader and fields[0] not in (b"Z", b"X"):
-                    found.append(int(folder.name))
-    return found
-
-
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    for pid in _session(process.pid):
+    for pid in in_session(process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.wait()
