@@ -465,7 +465,7 @@ def open_terminal(size: types.PtySize, sides: tuple[int, int] | None = None) -> 
     try:
         set_size(ours, size)
         return [("pty", ours), ("stdin", os.dup(ours))], (theirs,)
-    except BaseException:
+    except BaseException:  # whatever it is, the descriptors are nobody else's yet
         os.close(ours)
         os.close(theirs)
         raise

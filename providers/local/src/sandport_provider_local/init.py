@@ -621,7 +621,7 @@ def run_alone(listener: socket.socket, folder: str, expires_ms: str, grace_ms: s
     term.left(max(term.grace_s, FIRST_S))
     try:
         init.run()
-    except Exception:
+    except Exception:  # whatever it is, a sandbox that is to be kept keeps its files
         term.ending = "stopped" if term.kept else "failed"
         raise
     finally:

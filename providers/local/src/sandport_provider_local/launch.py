@@ -154,7 +154,7 @@ class InitProcess:
         """
         try:
             return cls(loop, pid)
-        except BaseException:
+        except BaseException:  # whatever it is, nobody else knows of the process yet
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise

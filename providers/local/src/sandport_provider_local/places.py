@@ -192,7 +192,7 @@ class Place:
                 if boundary is not None and boundary.uid is not None:
                     os.chown(folder, boundary.uid, boundary.uid)
             self.write_record(record)
-        except BaseException:
+        except BaseException:  # whatever it is: a place without its record is found by nobody
             self.remove()
             raise
         return record
@@ -282,7 +282,7 @@ class Place:
                     os.unlink(f"{short}/socket")
                 listener.bind(f"{short}/socket")
             listener.listen(BACKLOG)
-        except BaseException:
+        except BaseException:  # whatever it is, the socket is nobody else's yet
             listener.close()
             raise
         return listener
@@ -299,7 +299,7 @@ class Place:
             connected.setblocking(False)
             with _Folder(self.path) as short:
                 connected.connect(f"{short}/socket")
-        except BaseException:
+        except BaseException:  # whatever it is, the socket is nobody else's yet
             connected.close()
             raise
         return connected

@@ -133,7 +133,7 @@ class Sandbox:
                 else:
                     pid = spawn_keeper(self.place, self.record, listener, machine, grace_ms=grace_ms, kept=kept)
                 self._init = InitProcess.of_child(self._loop, pid)
-            except BaseException:
+            except BaseException:  # whatever it is, the socket is nobody else's yet
                 connected.close()
                 raise
         finally:
@@ -146,7 +146,7 @@ class Sandbox:
             await to_its_end(self._give_up(self._init))
             isolated = machine is None or self._init.exit_code != NOT_ISOLATED
             raise NotUp(f"{error}; {self.place.log_tail()}", isolated=isolated) from error
-        except BaseException:
+        except BaseException:  # a cancel too: nobody else knows of the init yet
             await to_its_end(self._give_up(self._init, by_itself_s=0.0))
             raise
 
@@ -190,7 +190,7 @@ class Sandbox:
         except ChannelClosed:
             self.close()
             return False
-        except BaseException:
+        except BaseException:  # a cancel too: a channel that is half asked is of no use
             self.close()
             raise
         identity = Identity(channel.pid, channel.start_ticks, boot_id())

@@ -16,6 +16,8 @@ TOKEN_VARIABLE = "SANDPORT_WORKER_TOKEN"
 _PROC = Path("/proc")
 _MOST_BYTES = 1 << 22
 """More than a process's variables may be."""
+_FORKNOEXEC = 0x40
+"""Of the kernel's flags of a process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +79,13 @@ class Stat:
     Attributes:
         state: A letter.
         session: The number of its session.
-        flags: The kernel's own, `PF_*`.
+        is_forked: Whether it still runs the program of the one that forked it.
         started: When it was started, in the kernel's ticks.
     """
 
     state: bytes
     session: int
-    flags: int
+    is_forked: bool
     started: int
 
     @property
@@ -115,7 +117,7 @@ def stat_of(pid: int) -> Stat | None:
         fields = _read(pid, "stat").rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return Stat(fields[0], int(fields[3]), int(fields[6]), int(fields[19]))
+    return Stat(fields[0], int(fields[3]), bool(int(fields[6]) & _FORKNOEXEC), int(fields[19]))
 
 
 def survivors(worker: Identity) -> list[Survivor]:
@@ -169,6 +171,14 @@ def _survivors_of_ps(group: int) -> list[Survivor]:
         if int(its_group) == group and not state.startswith("Z"):
             found.append(Survivor(int(pid), command[:200]))
     return found
+
+
+def in_session(leader: int) -> list[int]:
+    """Live processes of a session, by their numbers. Without `/proc` only the leader's process group is looked at."""
+    if stat_of(os.getpid()) is None:
+        return [one.pid for one in _survivors_of_ps(leader)]
+    stats = ((int(name), stat_of(int(name))) for name in os.listdir(_PROC) if name.isdigit())
+    return [pid for pid, stat in stats if stat is not None and stat.session == leader and not stat.has_ended]
 
 
 def a_mark() -> int:
@@ -233,11 +243,3 @@ def peak_memory_bytes(pid: int) -> int:
         if line.startswith(b"VmHWM:"):
             return int(line.split()[1]) * 1024
     return 0
-
-
-def in_session(leader: int) -> list[int]:
-    """Live processes of a session, by their numbers; none where the machine does not tell."""
-    if stat_of(os.getpid()) is None:
-        return []
-    stats = ((int(name), stat_of(int(name))) for name in os.listdir(_PROC) if name.isdigit())
-    return [pid for pid, stat in stats if stat is not None and stat.session == leader and not stat.has_ended]
