@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -264,7 +265,7 @@ def test_a_loss_that_a_worker_heard_of_and_did_not_pass_on_is_told_again(start: 
 
 def test_neither_init_nor_commands_carry_the_workers_token(start: Start) -> None:
     """A host finds what a worker has left by that token, and an init is meant to outlive its worker."""
-    token = "in-of-a-host.c0ffee"
+    token = f"in-of-a-host.{secrets.token_hex(8)}"  # another run on this machine has its own
     worker = start(variables={"SANDPORT_WORKER_TOKEN": token})
     assert any(token.encode() in word for word in environment_of(worker.process.pid))
     sandbox_id = worker.acquire(keep=True)
